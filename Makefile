@@ -1,0 +1,41 @@
+# Everything on a fresh machine with git, make and Python 3.11+:  make demo, make test.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test test-all lint types docs unit clean
+
+demo: $(VENV)/.core
+	$(BIN)/chronofed demo
+
+test: lint types docs unit
+
+test-all: lint types docs
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+docs: $(VENV)/.dev
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
+unit: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 -m "not slow" --cov --cov-fail-under=90
+
+# A stamp is renewed only when what it depends on changed, so the second call installs nothing.
+$(VENV)/.core: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) docs/_build .coverage* .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""What is learned: data sets, models, and the objective that joins them."""

@@ -1,0 +1,43 @@
+"""A data set in memory: training samples that clients share out, and a test set that nobody trains on."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chronofed.types import Samples
+
+Codes = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Which client and which period every row came from, where the data say so."""
+
+    clients: tuple[str, ...]  # names; codes point here
+    periods: tuple[str, ...]  # names in time order, e.g. "2009-03"
+    train_client: Codes  # (n,)
+    train_period: Codes  # (n,)
+    test_client: Codes  # (m,)
+    test_period: Codes  # (m,)
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Training and test samples with the names of the classes."""
+
+    name: str
+    train: Samples
+    test: Samples
+    classes: tuple[str, ...]
+    origin: Origin | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return tuple(self.train.x.shape[1:])
+
+    @property
+    def labels(self) -> Codes:
+        """Training labels, for a scenario to share out."""
+        return np.asarray(self.train.y.numpy(), dtype=np.int64)
