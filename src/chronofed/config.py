@@ -48,6 +48,11 @@ def kind_of(cls: type[msgspec.Struct] | msgspec.Struct) -> str:
     return str(cls.__struct_config__.tag)
 
 
+def is_alternative(cls: type[msgspec.Struct]) -> bool:
+    """Whether a class can be named in a specification; msgspec tags a mere base with its own name."""
+    return cls.__struct_config__.tag not in (None, cls.__name__)
+
+
 @cache
 def _checked_fields(cls: type[Config]) -> dict[str, Any]:
     """The fields whose values msgspec can check: all but nested settings, which check themselves."""

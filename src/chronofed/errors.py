@@ -47,3 +47,9 @@ class MissingExtraError(ChronofedError):
 
     def __init__(self, module: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs {module}: pip install 'chronofed[{extra}]'")
+
+
+class DivergedError(ChronofedError):
+    """Training produced numbers that are not finite."""
+
+    exit_code: ClassVar[int] = 7

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Generator, Tensor
 
 Vector: TypeAlias = Tensor  # (d,) all trainable parameters, flattened once
 Record: TypeAlias = Mapping[str, Tensor]  # what may be sent, stored and checkpointed
@@ -34,13 +36,13 @@ class Batch:
 
     x: Tensor  # (b, ...)
     y: Tensor  # (b,)
-    weight: Tensor  # (b,)
+    weight: Tensor  # (b,) float64
 
     @classmethod
     def mean(cls, samples: Samples) -> "Batch":
         """All samples with equal weights that sum to one."""
         n = len(samples)
-        return cls(samples.x, samples.y, torch.full((n,), 1 / n, device=samples.y.device))
+        return cls(samples.x, samples.y, torch.full((n,), 1 / n, dtype=torch.float64))
 
 
 class Objective(Protocol):
@@ -51,4 +53,24 @@ class Objective(Protocol):
 
     def gradient(self, params: Vector, batch: Batch) -> Vector:
         """Gradient of the weighted loss at ``params``; the caller owns the result."""
+        ...
+
+    def augment(self, x: Tensor, generator: Generator) -> Tensor:
+        """A random view of samples to train on; the samples themselves where there is none."""
+        ...
+
+
+class Task(Protocol):
+    """What is learned: samples to hand out, and a model to start from."""
+
+    def objective(self) -> Objective:
+        """A new objective; every worker has its own."""
+        ...
+
+    def initial(self, seed: int) -> tuple[Vector, Vector]:
+        """Parameters and buffers to start from."""
+        ...
+
+    def samples(self, indices: NDArray[np.int64]) -> Samples:
+        """Training samples by position."""
         ...

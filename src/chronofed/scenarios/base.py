@@ -6,8 +6,8 @@ A scenario is made of three independent choices:
 * a *membership*: which clients are there in round ``t`` (:mod:`chronofed.scenarios.membership`);
 * a *cohort*: how many of those are asked.
 
-``Scenario.at`` depends on nothing but the round and the seed, so any engine may ask for any round in any
-order, and a resumed run needs no replaying of random numbers.
+``Scenario.at`` depends on nothing but the round and the seed, so any engine may ask for any round
+in any order, and a resumed run needs no replaying of random numbers.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ class Stream(Protocol):
 
     @property
     def clients(self) -> int:
-        """Number of clients that exist."""
+        """Number of clients that exist side by side."""
         ...
 
     @property
@@ -60,6 +60,10 @@ class Stream(Protocol):
     @property
     def persistent(self) -> bool:
         """Whether a client that was seen comes back."""
+        ...
+
+    def candidates(self, round_: int) -> Indices:
+        """Clients that exist in this round, ascending; a membership chooses among them."""
         ...
 
     def visit(self, client: int, round_: int) -> Visit | None:
@@ -75,8 +79,8 @@ class Presence(Protocol):
         """Whether a client that was seen may come back."""
         ...
 
-    def present(self, clients: int, round_: int, seed: int) -> Indices:
-        """Clients that are there in this round, ascending."""
+    def present(self, candidates: Indices, round_: int, seed: int) -> Indices:
+        """Those of the candidates that are there in this round, ascending."""
         ...
 
     def rounds(self, clients: int) -> int | None:
@@ -102,7 +106,11 @@ class Scenario:
 
     @property
     def clients(self) -> int:
-        """Number of clients that exist."""
+        """Number of clients that exist side by side.
+
+        Clients that stay are numbered below it; where every round brings new ones (stateless), it
+        is the number of clients in one round, and the numbers of later clients lie beyond it.
+        """
         return self.stream.clients
 
     @property
@@ -118,7 +126,8 @@ class Scenario:
 
     def at(self, round_: int) -> Plan:
         """The plan of one round, counted from 0."""
-        present = self.membership.present(self.clients, round_, self.seed)
+        candidates = self.stream.candidates(round_)
+        present = self.membership.present(candidates, round_, self.seed)
         if self.cohort is not None and self.cohort < len(present):
             rng = numpy_generator(self.seed, "cohort", round_)
             present = np.sort(rng.choice(present, self.cohort, replace=False))

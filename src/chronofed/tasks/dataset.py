@@ -31,6 +31,7 @@ class Dataset:
     test: Samples
     classes: tuple[str, ...]
     origin: Origin | None = None
+    notes: tuple[str, ...] = ()  # what was left out or filled in, one line each
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,0 +1,73 @@
+"""The contract of a backbone, with the steps of the paper's algorithm as the default."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+
+from chronofed.config import Kind, Positive
+from chronofed.local import Local
+from chronofed.types import Record, Vector
+
+Uploads = Sequence[tuple[float, Record]]  # (weight, upload) of every client, in the order of clients
+
+
+def weighted_mean(uploads: Uploads, key: str) -> Vector:
+    """Weighted mean of one entry of the uploads."""
+    total = sum(weight for weight, _ in uploads)
+    mean = torch.zeros_like(uploads[0][1][key])
+    for weight, upload in uploads:
+        mean.add_(upload[key], alpha=weight / total)
+    return mean
+
+
+class Backbone(Kind, kw_only=True):
+    r"""A federated optimiser as settings plus pure functions; it owns no loop and no state.
+
+    Server and client states are records (``str -> Tensor``), so that every engine can send, store and
+    checkpoint them without knowing the algorithm. The defaults are ``CFL Algorithm Framework``: a client
+    returns :math:`\Delta_i = w_{i,K} - w`, the server takes :math:`w \gets w + \eta_g \sum_i a_i \Delta_i`.
+
+    Attributes:
+        server_lr: Global step size :math:`\eta_g`.
+    """
+
+    stateful: ClassVar[bool] = False
+    """Whether a client must come back with what it kept."""
+    reference: ClassVar[str] = ""
+    """Where the method comes from."""
+
+    server_lr: Positive = 1.0
+
+    def init_server(self, params: Vector) -> Record:
+        """First server state; ``params`` is always one of its entries."""
+        return {"params": params.clone()}
+
+    def init_client(self, params: Vector) -> Record:  # noqa: ARG002
+        """First state of a client that was never seen before."""
+        return {}
+
+    def direction(
+        self,
+        grad: Vector,
+        params: Vector,  # noqa: ARG002
+        server: Record,  # noqa: ARG002
+        client: Record,  # noqa: ARG002
+    ) -> Vector:
+        """Turn a stochastic gradient into the direction of one local step; may work in place."""
+        return grad
+
+    def finish(
+        self,
+        params: Vector,
+        server: Record,
+        client: Record,
+        local: Local,  # noqa: ARG002
+    ) -> tuple[Record, Record]:
+        """Close local training: what is sent, and the client's next state."""
+        return {"delta": params - server["params"]}, client
+
+    def aggregate(self, server: Record, uploads: Uploads) -> Record:
+        """Next server state."""
+        step = weighted_mean(uploads, "delta")
+        return {"params": server["params"].add(step, alpha=self.server_lr)}

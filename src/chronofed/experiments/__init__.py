@@ -1,0 +1,1 @@
+"""Experiments: a specification in TOML, and the program that carries it out."""

@@ -1,0 +1,187 @@
+"""The specification of an experiment: everything that decides its result."""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from chronofed.config import Config, Count, Kind, Natural
+from chronofed.errors import SpecError
+from chronofed.experiments import toml
+from chronofed.experiments.reader import read
+from chronofed.local import Train
+from chronofed.metrics.evaluation import Evaluate
+from chronofed.protocol import Method
+from chronofed.loop import check
+from chronofed.scenarios import Scenario
+from chronofed.scenarios.settings import ScenarioSettings, Subsets
+from chronofed.tasks import library
+from chronofed.tasks.augment import crop_and_flip
+from chronofed.tasks.classification import Classification
+from chronofed.tasks.dataset import Dataset
+from chronofed.tasks.models import Mlp, ModelSettings
+from chronofed.tasks.table import Table
+
+
+class Images(Kind, tag="images"):
+    """A named image data set (see: chronofed data list).
+
+    Attributes:
+        name: Its name.
+        augment: ``crop-flip``: random crops and flips of training images, as usual for CIFAR.
+    """
+
+    name: Literal["fashion-mnist-mini", "fashion-mnist", "cifar10", "cifar100"] = (
+        "fashion-mnist-mini"
+    )
+    augment: Literal["none", "crop-flip"] = "none"
+
+    def load(self, folder: Path | None, seed: int) -> Dataset:  # noqa: ARG002 - nothing is drawn
+        """Read the files."""
+        return library.load(self.name, folder)
+
+
+class Checkpoint(Config):
+    """How often the state is saved.
+
+    Attributes:
+        every: Rounds between checkpoints.
+        keep: How many of the latest are kept; an older one serves where the latest is damaged.
+    """
+
+    every: Count = 10
+    keep: Count = 2
+
+
+class Experiment(Config):
+    """An experiment: data, model, scenario, method, and how long.
+
+    Attributes:
+        name: A name for people.
+        seed: Root of all randomness.
+        rounds: Number of rounds; by default as many as the scenario has.
+        data: What to learn from.
+        model: What to learn.
+        scenario: Who takes part when, with which data.
+        method: How to learn.
+        train: How clients train.
+        evaluate: When and on what the model is evaluated.
+        checkpoint: How often the state is saved.
+    """
+
+    name: str = "run"
+    seed: Natural = 0
+    rounds: Count | None = None
+    data: Images | Table = Images()
+    model: ModelSettings = Mlp()
+    scenario: ScenarioSettings = Subsets()
+    method: Method = Method()
+    train: Train = Train()
+    evaluate: Evaluate = Evaluate()
+    checkpoint: Checkpoint = Checkpoint()
+
+    def build(self, folder: Path | None = None) -> tuple[Classification, Scenario, int]:
+        """Load the data and make task, scenario and number of rounds; refuse what cannot work.
+
+        Raises:
+            SpecError: If the parts do not fit together.
+        """
+        dataset = self.data.load(folder, self.seed)
+        augment = getattr(self.data, "augment", "none")
+        task = Classification(dataset, self.model, crop_and_flip if augment == "crop-flip" else None)
+        scenario = self.scenario.on(dataset, self.seed)
+        rounds = self.rounds if self.rounds is not None else scenario.rounds
+        if rounds is None:
+            msg = "rounds: missing (this scenario has no end of its own)"
+            raise SpecError(msg)
+        check(self.method, scenario, rounds)
+        return task, scenario, rounds
+
+    def resolved(self) -> str:
+        """The whole specification with all defaults, as TOML."""
+        return toml.dumps(msgspec.to_builtins(self))
+
+    def fingerprint(self) -> str:
+        """Equal for experiments that have the same results; the name and checkpoints do not count."""
+        content = msgspec.to_builtins(self)
+        del content["name"], content["checkpoint"]
+        text = json.dumps(content, sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
+
+
+def load(path: Path, overrides: Sequence[str] = (), data: Path | None = None) -> Experiment:
+    """Read a specification file.
+
+    Args:
+        path: A TOML file.
+        overrides: Changes such as ``train.lr=0.1``.
+        data: Folder of data files.
+
+    Returns:
+        The experiment, with the path of a table made absolute.
+
+    Raises:
+        SpecError: If anything is wrong, with the place.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        msg = f"{path}: {(error.strerror or str(error)).lower()}"
+        raise SpecError(msg) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        msg = f"{path}: not valid TOML: {error}"
+        raise SpecError(msg) from error
+    for override in overrides:
+        _override(table, override)
+    try:
+        return _with_path(read(table, Experiment), path.parent, data)
+    except SpecError as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+def _override(table: dict[str, Any], text: str) -> None:
+    """Apply ``a.b=value`` to a table; the value is TOML, or else taken as text."""
+    place, equals, value = text.partition("=")
+    *path, key = place.strip().split(".")
+    if not equals or not key:
+        msg = f"-s {text}: expected KEY=VALUE, such as -s train.lr=0.05"
+        raise SpecError(msg)
+    for part in path:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            msg = f"-s {text}: {part} is not a table"
+            raise SpecError(msg)
+    table[key] = _toml_value(value.strip())
+
+
+def _toml_value(text: str) -> Any:  # noqa: ANN401
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _with_path(experiment: Experiment, beside: Path, data: Path | None) -> Experiment:
+    """Make a table's path absolute: beside the specification, or in a data folder."""
+    if not isinstance(experiment.data, Table):
+        return experiment
+    given = Path(experiment.data.path).expanduser()
+    for folder in (beside, *library.folders(data)):
+        if (folder / given).is_file():
+            found = msgspec.structs.replace(experiment.data, path=str((folder / given).resolve()))
+            return msgspec.structs.replace(experiment, data=found)
+    looked = ", ".join(str(f) for f in (beside, *library.folders(data)))
+    msg = f"data.path: no file {given} in {looked}; give its folder with --data"
+    raise SpecError(msg)
+
+
+def describe(method: Method) -> str:
+    """A method in a few words, e.g. ``fedprox + core-set``."""
+    parts: Mapping[str, Any] = msgspec.to_builtins(method)
+    memory = parts["memory"]["kind"]
+    backbone = str(parts["backbone"]["kind"])
+    return backbone if memory == "forget" else f"{backbone} + {memory}"

@@ -1,0 +1,76 @@
+"""A ``torch.nn.Module`` seen as a function of one flat parameter vector, with its buffers apart."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from chronofed.types import Vector
+
+
+class Flat:
+    """Binds a module's parameters to slices of a flat vector, without copying.
+
+    Optimisers, memories and messages see one vector ``(d,)``; the module sees its usual tensors, which are
+    views of that vector. Updating the vector in place updates the module.
+
+    Attributes:
+        module: The module; it belongs to this object from now on.
+        spans: The slice of the flat vector that each named parameter occupies.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self._buffers = list(module.buffers())
+        self.spans: dict[str, slice] = {}
+        start = 0
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad:
+                self.spans[name] = slice(start, start + parameter.numel())
+                start += parameter.numel()
+        self._bound = _flatten(p.detach() for p in self._parameters)
+        self._rebind()
+
+    @property
+    def size(self) -> int:
+        """Number of trainable parameters d."""
+        return len(self._bound)
+
+    def read(self) -> Vector:
+        """A copy of the current parameters, ``(d,)``."""
+        return self._bound.clone()
+
+    def bind(self, params: Vector) -> None:
+        """Make the module's parameters views of ``params``."""
+        if params is not self._bound:
+            self._bound = params
+            self._rebind()
+
+    def gradient(self, loss: Tensor) -> Vector:
+        """Gradient of a scalar with respect to the bound parameters, ``(d,)``."""
+        parts = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
+        return _flatten(parts)
+
+    @property
+    def buffers(self) -> Vector:
+        """A copy of all buffers, flattened; empty if the module has none."""
+        return _flatten(b.to(self._bound.dtype) for b in self._buffers)
+
+    @buffers.setter
+    def buffers(self, values: Vector) -> None:
+        parts = values.split([b.numel() for b in self._buffers]) if self._buffers else ()
+        for buffer, part in zip(self._buffers, parts, strict=True):
+            if not buffer.is_floating_point():
+                part = part.round()  # noqa: PLW2901 - counters may have been averaged
+            buffer.copy_(part.view_as(buffer))
+
+    def _rebind(self) -> None:
+        parts = self._bound.split([p.numel() for p in self._parameters])
+        for parameter, part in zip(self._parameters, parts, strict=True):
+            parameter.data = part.view(parameter.shape)
+
+
+def _flatten(parts: Iterable[Tensor]) -> Vector:
+    rows = [part.reshape(-1) for part in parts]
+    return torch.cat(rows) if rows else torch.empty(0)

@@ -1,0 +1,96 @@
+"""One client in one round: its objective, its data, and gradient descent on them."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import msgspec
+from torch import Generator
+
+from chronofed.config import Config, Count, NonNegative, Positive
+from chronofed.surrogate import Pool, Surrogate
+from chronofed.types import Batch, Objective, Samples, Vector
+
+
+class Train(Config):
+    """How a client trains.
+
+    Attributes:
+        lr: Local step size.
+        batch_size: Samples of a mini-batch.
+        epochs: Passes over the data; ignored where ``steps`` is given.
+        steps: Number of local steps K.
+        momentum: Momentum of the local steps; it starts anew every round.
+        weight_decay: Weight of the l2 penalty.
+        epoch: What one pass covers. ``present``: as many steps as the present data alone would take, so that
+            methods with and without a memory do the same work. ``union``: the replayed samples too.
+    """
+
+    lr: Positive = 0.05
+    batch_size: Count = 32
+    epochs: Positive = 1.0
+    steps: Count | None = None
+    momentum: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    weight_decay: NonNegative = 0.0
+    epoch: Literal["present", "union"] = "present"
+
+    def count(self, present: int, union: int) -> int:
+        """Number of local steps for so many samples."""
+        if self.steps is not None:
+            return self.steps
+        samples = present if self.epoch == "present" else union
+        return max(1, math.ceil(self.epochs * samples / self.batch_size))
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """What a client can compute in this round.
+
+    Attributes:
+        objective: The model as a function of a flat vector.
+        samples: The present data.
+        past: The remembered objectives.
+        train: How to train.
+        generator: This visit's randomness.
+    """
+
+    objective: Objective
+    samples: Samples
+    past: Surrogate
+    train: Train
+    generator: Generator
+    pool: Pool = field(init=False)
+    steps: int = field(init=False)
+    _batches: Iterator[Batch] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        pool = self.past.pool(self.samples)
+        object.__setattr__(self, "pool", pool)
+        object.__setattr__(self, "steps", self.train.count(len(self.samples), len(pool)))
+        object.__setattr__(self, "_batches", pool.batches(self.train.batch_size, self.generator))
+
+    def stochastic_gradient(self, params: Vector) -> Vector:
+        r"""Unbiased gradient of :math:`p_t f_t + \sum_\tau p_\tau \tilde f_\tau`."""
+        batch = next(self._batches)
+        x = self.objective.augment(batch.x, self.generator)
+        grad = self.objective.gradient(params, Batch(x, batch.y, batch.weight))
+        self.past.add_gradient_(grad, params)
+        return grad
+
+    def descend(self, start: Vector, direction: Callable[[Vector], Vector]) -> Vector:
+        r"""Take K steps :math:`w \gets w - \eta_l\, d(w)` from ``start``: the only training loop.
+
+        ``direction`` must return a vector that nobody else holds.
+        """
+        params, train = start.clone(), self.train
+        velocity: Vector | None = None
+        for _ in range(self.steps):
+            step = direction(params)
+            if train.weight_decay:
+                step.add_(params, alpha=train.weight_decay)
+            if train.momentum:
+                velocity = step if velocity is None else velocity.mul_(train.momentum).add_(step)
+                step = velocity
+            params.sub_(step, alpha=train.lr)
+        return params

@@ -1,0 +1,7 @@
+"""Approximations of past objectives: what is kept of a round, and what it contributes later."""
+
+from chronofed.memories.base import Keepsake, Memory, Moment
+from chronofed.memories.coreset import CoreSet
+from chronofed.memories.forget import Forget
+
+__all__ = ["CoreSet", "Forget", "Keepsake", "Memory", "Moment"]

@@ -1,0 +1,118 @@
+"""Snapshots as safetensors files whose names carry a digest of their content."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from chronofed.errors import RunError
+from chronofed.memories import Keepsake
+from chronofed.protocol import Locker
+from chronofed.records.atomic import write_atomic
+from chronofed.loop import Snapshot
+
+FORMAT = "chronofed-checkpoint-1"
+
+
+def save(folder: Path, snapshot: Snapshot, keep: int) -> Path:
+    """Write a checkpoint, then remove all but the latest ``keep``."""
+    content = encode(snapshot)
+    path = folder / f"{snapshot.round:08d}-{_digest(content)}.safetensors"
+    write_atomic(path, content)
+    for old in sorted(folder.glob("*.safetensors"))[:-keep]:
+        if old != path:
+            old.unlink(missing_ok=True)
+    return path
+
+
+def load_latest(folder: Path) -> tuple[Snapshot | None, list[str]]:
+    """The latest checkpoint that is whole, and one line for each damaged one that was passed over."""
+    complaints: list[str] = []
+    for path in sorted(folder.glob("*.safetensors"), reverse=True):
+        try:
+            return load(path), complaints
+        except RunError as error:
+            complaints.append(str(error))
+    return None, complaints
+
+
+def load(path: Path) -> Snapshot:
+    """Read one checkpoint.
+
+    Raises:
+        RunError: If the file is damaged.
+    """
+    content = path.read_bytes()
+    if path.stem.split("-")[-1] != _digest(content):
+        msg = f"checkpoint {path.name} is damaged (its content does not match its digest)"
+        raise RunError(msg)
+    try:
+        return decode(content)
+    except (SafetensorError, KeyError, ValueError) as error:
+        msg = f"checkpoint {path.name} cannot be read: {error}"
+        raise RunError(msg) from error
+
+
+def encode(snapshot: Snapshot) -> bytes:
+    """A snapshot as the bytes of a safetensors file; equal snapshots, equal bytes."""
+    about = {
+        "format": FORMAT,
+        "round": snapshot.round,
+        "lockers": {
+            client: [[keepsake.round, keepsake.key] for keepsake in locker.kept]
+            for client, locker in sorted(snapshot.lockers.items())
+        },
+    }
+    tensors = {name: tensor.contiguous() for name, tensor in _tensors(snapshot)}
+    return safetensors.torch.save(tensors, {"about": json.dumps(about)})
+
+
+def decode(content: bytes) -> Snapshot:
+    """The snapshot that :func:`encode` wrote."""
+    about = json.loads(_metadata(content)["about"])
+    if about["format"] != FORMAT:
+        msg = f"unknown format {about['format']!r}"
+        raise ValueError(msg)
+    tensors = safetensors.torch.load(content)
+    lockers = {
+        int(client): Locker(
+            _part(tensors, f"locker/{client}/state/"),
+            tuple(
+                Keepsake(round_, key, _part(tensors, f"locker/{client}/kept/{k}/"))
+                for k, (round_, key) in enumerate(kept)
+            ),
+        )
+        for client, kept in about["lockers"].items()
+    }
+    return Snapshot(about["round"], _part(tensors, "server/"), tensors["buffers"], lockers)
+
+
+def _tensors(snapshot: Snapshot) -> Iterator[tuple[str, Tensor]]:
+    yield "buffers", snapshot.buffers
+    for name, tensor in snapshot.server.items():
+        yield f"server/{name}", tensor
+    for client, locker in snapshot.lockers.items():
+        for name, tensor in locker.state.items():
+            yield f"locker/{client}/state/{name}", tensor
+        for k, keepsake in enumerate(locker.kept):
+            for name, tensor in keepsake.record.items():
+                yield f"locker/{client}/kept/{k}/{name}", tensor
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+def _metadata(content: bytes) -> dict[str, str]:
+    """The header's metadata: 8 bytes of length, then JSON."""
+    length = int.from_bytes(content[:8], "little")
+    metadata: dict[str, str] = json.loads(content[8 : 8 + length])["__metadata__"]
+    return metadata
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=8).hexdigest()

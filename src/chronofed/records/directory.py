@@ -1,0 +1,180 @@
+"""The directory of a run.
+
+==================  ==================================================================
+``spec.toml``       the resolved specification: all that is needed to run it again
+``environment.json``  versions and machine
+``metrics.jsonl``   one line an evaluation; the same bytes however often it was resumed
+``times.jsonl``     wall-clock seconds, which differ from run to run
+``checkpoints/``    the latest snapshots
+``summary.json``    written last: its presence means that the run is finished
+``lock``            held while a process works on the run
+==================  ==================================================================
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from chronofed.errors import RunError
+from chronofed.records.atomic import append_line, cannot_write, flush, write_atomic
+
+State = Literal["finished", "running", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """Reads and writes the files of one run; knows nothing of training."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path, spec: str, environment: Mapping[str, Any]) -> "RunDirectory":
+        """Make the directory of a new run.
+
+        Raises:
+            RunError: If there is a run already.
+        """
+        run = cls(path)
+        if run.spec_path.exists():
+            msg = f"{path} holds a run already: continue it with 'chronofed resume {path}', or choose another -o"
+            raise RunError(msg)
+        try:
+            run.checkpoints.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        write_atomic(path / "environment.json", _json(environment))
+        write_atomic(run.spec_path, spec.encode())  # last: from here on it is a run
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> "RunDirectory":
+        """The directory of an existing run.
+
+        Raises:
+            RunError: If there is none.
+        """
+        run = cls(path)
+        if not run.spec_path.is_file():
+            msg = f"{path} is not a run directory (it has no spec.toml); runs are made by: chronofed run SPEC.toml"
+            raise RunError(msg)
+        return run
+
+    @property
+    def spec_path(self) -> Path:
+        """The resolved specification."""
+        return self.path / "spec.toml"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def state(self) -> State:
+        """Whether the run is finished, being worked on, or stopped half way."""
+        if (self.path / "summary.json").exists():
+            return "finished"
+        return "running" if self._locked() else "stopped"
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other processes off the run; the lock goes with the process, however it ends.
+
+        Raises:
+            RunError: If another process works on the run.
+        """
+        with (self.path / "lock").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                msg = f"{self.path}: another process is working on this run; wait for it or stop it"
+                raise RunError(msg) from error
+            yield
+
+    def _locked(self) -> bool:
+        path = self.path / "lock"
+        if not path.exists():
+            return False
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return True
+        return False
+
+    def append(self, measures: Mapping[str, Any], seconds: float) -> None:
+        """Record one evaluation."""
+        append_line(self.path / "metrics.jsonl", _json_line(measures))
+        append_line(
+            self.path / "times.jsonl",
+            _json_line({"round": measures["round"], "seconds": round(seconds, 6)}),
+        )
+
+    def flush(self) -> None:
+        """Bring the metrics to disk, before a checkpoint that relies on them."""
+        for name in ("metrics.jsonl", "times.jsonl"):
+            if (self.path / name).exists():
+                flush(self.path / name)
+
+    def rewind(self, round_: int) -> None:
+        """Drop what was recorded after ``round_``; it will be recorded again."""
+        for name in ("metrics.jsonl", "times.jsonl"):
+            kept = [line for line in self._lines(name) if line["round"] <= round_]
+            write_atomic(self.path / name, b"".join(_json_line(line) + b"\n" for line in kept))
+
+    def history(self) -> list[dict[str, Any]]:
+        """All evaluations, in order; a last line that is still being written is passed over."""
+        return list(self._lines("metrics.jsonl"))
+
+    def seconds(self) -> float:
+        """Wall-clock time spent on the recorded rounds."""
+        return sum(float(line["seconds"]) for line in self._lines("times.jsonl"))
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Mark the run as finished."""
+        write_atomic(self.path / "summary.json", _json(summary))
+
+    def summary(self) -> dict[str, Any] | None:
+        """The summary of a finished run."""
+        return self._read_json("summary.json")
+
+    def environment(self) -> dict[str, Any]:
+        """Versions and machine that the run was started on."""
+        return self._read_json("environment.json") or {}
+
+    def _read_json(self, name: str) -> dict[str, Any] | None:
+        path = self.path / name
+        if not path.exists():
+            return None
+        content: dict[str, Any] = json.loads(path.read_bytes())
+        return content
+
+    def _lines(self, name: str) -> Iterable[dict[str, Any]]:
+        path = self.path / name
+        content = path.read_bytes() if path.exists() else b""
+        whole, _, _ = content.rpartition(b"\n")
+        for number, line in enumerate(whole.splitlines(), start=1):
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                msg = f"{path}, line {number} is damaged; delete the lines from there on and resume"
+                raise RunError(msg) from error
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove temporary files that a killed process left behind."""
+    for path in folder.rglob(".*.tmp"):
+        os.unlink(path)
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, indent=2).encode() + b"\n"
+
+
+def _json_line(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content).encode()

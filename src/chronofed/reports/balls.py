@@ -1,0 +1,221 @@
+"""A scenario as a picture: who holds how many samples of which class, round after round.
+
+This is the paper's figure "time evolving figure": clients x rounds x classes as balls.
+"""
+
+import io
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chronofed.errors import MissingExtraError, SpecError, StorageError
+from chronofed.scenarios.base import Indices, Scenario
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMATS = ("png", "svg", "pdf")
+
+_COLOURS = ("#2f6db3", "#d9662b", "#2f9469", "#b8418d", "#8a6d1d", "#6a55c2", "#c23b4b", "#23899e")
+_INK = "#3a3f47"
+_FAINT = "#9aa1ab"
+_COLUMN = 0.42  # inches for a round
+_POINTS = 72  # in an inch
+_DPI = 160
+_LIMIT = 2**16  # pixels that matplotlib can draw side by side
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """How many samples of each class each client held in each of the rounds shown."""
+
+    rounds: tuple[int, ...]
+    names: tuple[str, ...]  # one for each row of balls
+    counts: NDArray[np.int64]  # (clients, rounds, classes)
+
+    @property
+    def kinds(self) -> int:
+        """Number of classes."""
+        return int(self.counts.shape[2])
+
+    @property
+    def line(self) -> float:
+        """Inches for a class: a client takes about 1.7, more if it has many classes."""
+        return min(0.34, max(1.7 / self.kinds, 0.05))
+
+    @property
+    def pitch(self) -> float:
+        """Lines from one client to the next; about a quarter of an inch stays empty."""
+        return self.kinds + max(1.0, 0.24 / self.line)
+
+    def area(self, held: Indices) -> NDArray[np.float64]:
+        """Areas of balls in square points, in proportion to their samples."""
+        widest = _POINTS * min(0.8 * _COLUMN, 4 * self.line)
+        return np.asarray(widest**2 * held / max(1, self.counts.max()), dtype=np.float64)
+
+
+def draw_scenario(
+    scenario: Scenario,
+    labels: Indices,
+    classes: Sequence[str],
+    path: str | os.PathLike[str],
+    rounds: Sequence[int] | None = None,
+    clients: Sequence[int] | None = None,
+) -> Path:
+    """Draw clients x rounds x classes as balls whose area is the number of samples.
+
+    Args:
+        scenario: Who takes part, and with which samples.
+        labels: Class of every training sample.
+        classes: Names of the classes.
+        path: Where to; the ending chooses PNG, SVG or PDF.
+        rounds: Rounds to show; ``None`` for the first 20, or fewer if there are fewer.
+        clients: Clients to show, ``None`` for all. Where clients never come back, a row is not one
+            client but the first, second, ... of each round.
+    """
+    target = Path(path)
+    if target.suffix[1:].lower() not in FORMATS:
+        msg = f"cannot draw '{target}': use a file ending of {', '.join('.' + f for f in FORMATS)}"
+        raise SpecError(msg)
+    if rounds is None:
+        rounds = range(min(20, 20 if scenario.rounds is None else scenario.rounds))
+    _save(_figure(tabulate(scenario, labels, len(classes), rounds, clients), classes), target)
+    return target
+
+
+def tabulate(
+    scenario: Scenario,
+    labels: Indices,
+    classes: int,
+    rounds: Sequence[int],
+    clients: Sequence[int] | None = None,
+) -> Grid:
+    """The numbers behind the picture; arguments as for :func:`draw_scenario`."""
+    holdings = [_holdings(scenario, round_) for round_ in rounds]
+    everyone = scenario.clients if scenario.persistent else max(map(len, holdings), default=0)
+    rows = tuple(range(everyone) if clients is None else clients)
+    if not (rows and holdings):
+        msg = f"nothing to draw: {len(rows)} clients in {len(holdings)} rounds; choose some"
+        raise SpecError(msg)
+    counts = np.zeros((len(rows), len(holdings), classes), dtype=np.int64)
+    for row, column in np.ndindex(len(rows), len(holdings)):
+        held = holdings[column].get(rows[row], np.zeros(0, dtype=np.int64))
+        counts[row, column] = np.bincount(labels[held], minlength=classes)
+    word = "client" if scenario.persistent else "new client"
+    return Grid(tuple(rounds), tuple(f"{word} {i}" for i in rows), counts)
+
+
+def _holdings(scenario: Scenario, round_: int) -> dict[int, Indices]:
+    """The samples of each client, or of the first, second, ... one where none comes back."""
+    visits = scenario.at(round_).visits
+    names = visits if scenario.persistent else range(len(visits))
+    return {name: visit.indices for name, visit in zip(names, visits.values(), strict=True)}
+
+
+def _figure(grid: Grid, classes: Sequence[str]) -> "Figure":
+    """A figure of its own, without pyplot: nothing global is touched and no window can open."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("matplotlib", "plot", "drawing a scenario") from None
+    clients, rounds, _ = grid.counts.shape
+    size = (2.2 + rounds * _COLUMN, 1.1 + clients * grid.pitch * grid.line)
+    if max(size) * _DPI >= _LIMIT:
+        msg = f"{clients} clients x {rounds} rounds are too many for one picture: choose fewer"
+        raise SpecError(msg)
+    figure = Figure(figsize=size, layout="constrained", facecolor="white")
+    axes = figure.add_subplot()
+    axes.set_xlim(-0.7, rounds - 0.3)
+    axes.set_ylim(clients * grid.pitch - 1, -1)
+    for row in range(clients):
+        _draw_client(axes, grid, row)
+    _draw_axes(axes, grid, classes)
+    _draw_key(axes, grid)
+    return figure
+
+
+def _draw_client(axes: "Axes", grid: Grid, row: int) -> None:
+    """One client's band: a tinted cell for every round in which it is there, and its balls."""
+    kinds = grid.kinds
+    colour = _COLOURS[row % len(_COLOURS)]
+    top = row * grid.pitch
+    here = np.flatnonzero(grid.counts[row].any(axis=1))
+    axes.bar(here, kinds + 0.3, bottom=top - 0.65, width=0.94, color=colour, alpha=0.09, zorder=1)
+    column, kind = np.nonzero(grid.counts[row])
+    held = grid.counts[row, column, kind]
+    first = np.argsort(-held, kind="stable")  # small balls lie on top of large ones
+    axes.scatter(
+        column[first],
+        (top + kind)[first],
+        s=grid.area(held[first]),
+        color=colour,
+        edgecolors="white",
+        linewidths=0.6,
+        zorder=2,
+    )
+    middle = top + (kinds - 1) / 2
+    axes.text(
+        len(grid.rounds) - 0.2, middle, grid.names[row], color=colour, weight="bold", va="center"
+    )
+
+
+def _draw_axes(axes: "Axes", grid: Grid, classes: Sequence[str]) -> None:
+    """Rounds below, names of classes on the left; as many as there is room for."""
+    clients, rounds, kinds = grid.counts.shape
+    shown = range(0, rounds, math.ceil(rounds / 30))
+    axes.set_xticks(shown, [str(grid.rounds[i]) for i in shown], fontsize=8, color=_INK)
+    axes.set_xlabel("round", color=_INK)
+    named = range(0, kinds, math.ceil(7 / (grid.line * _POINTS)))
+    places = [row * grid.pitch + kind for row in range(clients) for kind in named]
+    names = [classes[kind] for kind in named] * clients
+    axes.set_yticks(places, names, fontsize=6.5, color=_INK)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
+def _draw_key(axes: "Axes", grid: Grid) -> None:
+    """What the area of a ball means."""
+    largest = int(grid.counts.max())
+    sizes = sorted({_rounded(largest / 16), _rounded(largest / 4), largest} - {0})
+    areas = grid.area(np.array(sizes))
+    balls = [axes.scatter([], [], s=area, color=_FAINT, linewidths=0) for area in areas]
+    axes.legend(
+        balls,
+        [f"{n} sample{'s' * (n > 1)}" for n in sizes],
+        loc="lower right",
+        bbox_to_anchor=(1, 1),
+        ncols=len(sizes),
+        fontsize=8,
+        labelcolor=_INK,
+        frameon=False,
+        handlelength=3.4,
+        handleheight=2.4,
+        handletextpad=0.3,
+        borderaxespad=0.2,
+    )
+
+
+def _rounded(number: float) -> int:
+    """The number with one digit that is not zero."""
+    return int(float(f"{number:.0e}"))
+
+
+def _save(figure: "Figure", target: Path) -> None:
+    """Write beside the target, then rename: a failure leaves what was there before."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=target.suffix[1:].lower(), dpi=_DPI)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        partial.write_bytes(drawn.getvalue())
+        partial.replace(target)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        msg = f"cannot write '{target}' ({error.strerror}): choose another place"
+        raise StorageError(msg) from None

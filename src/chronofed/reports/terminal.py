@@ -1,0 +1,63 @@
+"""The comparison table in the terminal."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+from rich.text import Text
+
+from chronofed.reports.view import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A number of the summary and how to show it."""
+
+    key: str
+    heading: str
+    scale: float
+    digits: int
+
+
+COLUMNS = (
+    Column("best5", "best-5 %", 100, 2),
+    Column("last", "last %", 100, 2),
+    Column("anytime", "anytime %", 100, 2),
+    Column("last_loss", "test loss", 1, 3),
+    Column("last_seen_loss", "seen loss", 1, 3),
+    Column("seconds", "seconds", 1, 1),
+)
+
+
+def cell(group: Group, column: Column) -> str:
+    """Mean and deviation over runs as text."""
+    found = group.mean_and_deviation(column.key)
+    if found is None:
+        return "-"
+    mean, deviation = (f"{column.scale * value:.{column.digits}f}" for value in found)
+    return f"{mean} ± {deviation}" if len(group.runs) > 1 else mean
+
+
+def comparison(groups: Sequence[Group], title: str = "") -> Table:
+    """Mean and deviation over seeds, a row an experiment, the best in bold."""
+    table = Table(title=title or None, title_justify="left", header_style="bold")
+    table.add_column("experiment", overflow="fold")
+    for heading in ("runs", "rounds", *(column.heading for column in COLUMNS)):
+        table.add_column(heading, justify="right", no_wrap=True)
+    best = max(_accuracy(group) for group in groups)
+    for group in groups:
+        rounds = max(run.summary.get("rounds", 0) for run in group.runs)
+        cells = (cell(group, column) for column in COLUMNS)
+        style = "bold" if len(groups) > 1 and _accuracy(group) == best else ""
+        table.add_row(Text(_name(group)), str(len(group.runs)), str(rounds), *cells, style=style)
+    return table
+
+
+def _accuracy(group: Group) -> float:
+    found = group.mean_and_deviation("best5")
+    return found[0] if found else float("-inf")
+
+
+def _name(group: Group) -> str:
+    unfinished = sum(run.state != "finished" for run in group.runs)
+    return f"{group.name} ({unfinished} unfinished)" if unfinished else group.name

@@ -1,0 +1,54 @@
+"""Who takes part in which round, and with which data."""
+
+from chronofed.scenarios.base import Indices, Plan, Presence, Scenario, Stream, Visit
+from chronofed.scenarios.membership import (
+    NEVER,
+    AnyMembership,
+    Available,
+    Everyone,
+    Fixed,
+    Membership,
+    OneShot,
+    Schedule,
+)
+from chronofed.scenarios.partition import Prior, split, subset_size, two_level
+from chronofed.scenarios.settings import (
+    AnyScenario,
+    Calendar,
+    Fresh,
+    ScenarioSettings,
+    Subsets,
+    Window,
+)
+from chronofed.scenarios.stream import Periods, RandomSubset, SlidingWindow, Stateless
+
+__all__ = [
+    "NEVER",
+    "AnyMembership",
+    "AnyScenario",
+    "Available",
+    "Calendar",
+    "Everyone",
+    "Fixed",
+    "Fresh",
+    "Indices",
+    "Membership",
+    "OneShot",
+    "Periods",
+    "Plan",
+    "Presence",
+    "Prior",
+    "RandomSubset",
+    "Scenario",
+    "ScenarioSettings",
+    "Schedule",
+    "SlidingWindow",
+    "Stateless",
+    "Stream",
+    "Subsets",
+    "Visit",
+    "Window",
+    "split",
+    "subset_size",
+    "two_level",
+]

@@ -1,0 +1,356 @@
+"""The user's own data: rows that belong to a client and to a period of time.
+
+A row is used if its target, client and time are known. Its period is
+
+* a calendar period of its date: ``day``, ``week`` (ISO 8601), ``month``, ``quarter`` or ``year``;
+* a window of dates, ``10 days``, counted from the first date;
+* a window of a numeric time, ``50``: from 0 to below 50, from 50 to below 100, ...;
+* a window of the client's own rows in time order, ``50 rows``.
+
+Except for the last, period ``k`` is the same time for all clients, and a client without rows in it
+was away. Times in which nobody has rows are no periods.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from chronofed.config import Count, Fraction, Kind
+from chronofed.errors import DataError, SpecError
+from chronofed.seeds import numpy_generator
+from chronofed.tasks.columns import Column, Columns, missing, read
+from chronofed.tasks.dataset import Codes, Dataset, Origin
+from chronofed.types import Samples
+
+Mask = NDArray[np.bool_]
+
+_CALENDAR = {"day": "D", "week": "D", "month": "M", "quarter": "M", "year": "Y"}
+_CATEGORIES = 100  # a column with more different texts holds identifiers or prose
+
+
+class Table(Kind, tag="table"):
+    """A CSV, Parquet or npz file with a client column and a time column.
+
+    Attributes:
+        path: The file; a relative path counts from the folder given to :meth:`load`.
+        target: What is to be predicted: whole numbers or text, one class each.
+        client: Whom a row belongs to.
+        time: When it was; ``None`` for the order of the rows in the file.
+        features: Columns to predict from; by default all others, in an npz file the array ``x``.
+        period: How time is cut, e.g. ``month``, ``10 days``, ``50`` or ``50 rows``.
+        holdout: Share of the rows of every client and period that is for testing only.
+        standardise: Whether numbers get mean 0 and deviation 1 over the training rows; in arrays
+            of more axes, for each entry of the last.
+        min_rows: Groups of a client and a period with fewer rows are left out.
+    """
+
+    path: str
+    target: str = "y"
+    client: str = "client"
+    time: str | None = "time"
+    features: tuple[str, ...] = ()
+    period: str = "month"
+    holdout: Fraction = 0.2
+    standardise: bool = True
+    min_rows: Count = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.time is None and Period.parse(self.period).unit not in ("rows", "units"):
+            msg = f"Table.period: {self.period!r} needs a time column; without one say '50 rows'"
+            raise ValueError(msg)
+        Period.parse(self.period)
+        if self.target in self.features:
+            msg = f"Table.features: {self.target!r} is the target and must not predict itself"
+            raise ValueError(msg)
+
+    def load(self, folder: Path | None, seed: int) -> Dataset:
+        """Read the file; ``seed`` chooses the rows that are held out, and nothing else."""
+        columns = read((folder or Path()) / Path(self.path).expanduser())
+        notes: list[str] = []
+        rows = self._rows(columns, notes)
+        y, classes = _classes(columns, self.target, rows.place)
+        test = held_out(rows.client, rows.period, self.holdout, seed)
+        if self.holdout and not test.any():
+            notes.append(f"no test rows: {self.holdout:g} of every client-period is less than one")
+        x = self._features(columns, rows.place, ~test, notes)
+        train, tested = (
+            Samples(torch.from_numpy(x[pick]), torch.from_numpy(y[pick])) for pick in (~test, test)
+        )
+        return Dataset(columns.path.stem, train, tested, classes, rows.origin(test), tuple(notes))
+
+    def _rows(self, columns: Columns, notes: list[str]) -> "_Rows":
+        """The rows that are used, in time order, with their clients and periods."""
+        place, who, when = self._known(columns, notes)
+        names = sorted(set(who.tolist()), key=_natural)
+        client = _coded(who, names)
+        order = np.lexsort((client, when))
+        place, client, when = place[order], client[order], when[order]
+        period = Period.parse(self.period)
+        number = period.numbers(when, client)
+        large = _large(client, number, self.min_rows, notes)
+        if not large.any():
+            reasons = "; ".join(notes) or "the file has none"
+            raise DataError(f"{columns.path}: no rows left to use: {reasons}")
+        used, client = np.unique(client[large], return_inverse=True)
+        numbers, code = np.unique(number[large], return_inverse=True)
+        periods = tuple(period.name(each) for each in numbers.tolist())
+        return _Rows(place[large], client, code, tuple(names[k] for k in used), periods)
+
+    def _known(self, columns: Columns, notes: list[str]) -> tuple[Codes, Column, Column]:
+        """Place in the file, client and time of the rows with target, client and time."""
+        keys = [self.target, self.client, *([] if self.time is None else [self.time])]
+        count = columns.rows([*keys, *self._feature_names(columns)])
+        who = columns.text(self.client)
+        when = np.arange(count) if self.time is None else columns.times(self.time)
+        Period.parse(self.period).check(when, self.time)
+        kept = np.ones(count, dtype=np.bool_)
+        for key, column in zip(keys, (columns.values(self.target), who, when), strict=False):
+            lost = kept & missing(column)
+            kept &= ~lost
+            if lost.any():
+                notes.append(f"{lost.sum()} rows left out: no {key}")
+        place = np.flatnonzero(kept)
+        return place, who[place], when[place]
+
+    def _feature_names(self, columns: Columns) -> tuple[str, ...]:
+        if self.features:
+            return self.features
+        if columns.path.suffix.lower() == ".npz" and "x" in columns.held:
+            return ("x",)
+        keys = (self.target, self.client, self.time)
+        names = tuple(name for name in columns.held if name not in keys)
+        if not names:
+            raise DataError(f"{columns.path}: no columns to predict {self.target!r} from")
+        return names
+
+    def _features(
+        self, columns: Columns, place: Codes, train: Mask, notes: list[str]
+    ) -> NDArray[Any]:
+        """All features of the given rows, (n, d) or (n, ..., channels)."""
+        raw = {name: _raw(columns, name, place) for name in self._feature_names(columns)}
+        deep = [name for name, values in raw.items() if values.ndim > 2]
+        if deep and len(raw) > 1:
+            complaint = f"has {raw[deep[0]].ndim} axes and can only be used as the one feature"
+            raise DataError(f"{columns.path}: array {deep[0]!r} {complaint}")
+        if deep and not self.standardise and raw[deep[0]].dtype == np.uint8:
+            return raw[deep[0]]  # images, which stay as they are stored
+        gaps = sum(int(missing(values).sum()) for values in raw.values())
+        if gaps:
+            notes.append(f"{gaps} missing values filled in and marked by 0/1 columns")
+        blocks = [
+            _one_hot(columns, name, values)
+            if values.dtype == object
+            else prepared(values, train, self.standardise)
+            for name, values in raw.items()
+        ]
+        return np.concatenate(blocks, axis=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows that are used, in time order."""
+
+    place: Codes  # (n,) in the file
+    client: Codes  # (n,)
+    period: Codes  # (n,)
+    clients: tuple[str, ...]
+    periods: tuple[str, ...]
+
+    def origin(self, test: Mask) -> Origin:
+        """Where the rows come from, apart for training and test."""
+        codes = (self.client[~test], self.period[~test], self.client[test], self.period[test])
+        return Origin(self.clients, self.periods, *codes)
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """How time is cut; every period has a number, and numbers are in time order."""
+
+    unit: str  # of the calendar, or "days", "rows", "units"
+    length: float = 1
+
+    @classmethod
+    def parse(cls, text: str) -> "Period":
+        """Read ``month``, ``10 days``, ``50 rows`` or ``50``.
+
+        >>> Period.parse("50 rows")
+        Period(unit='rows', length=50.0)
+        """
+        if text in _CALENDAR:
+            return cls(text)
+        window = re.fullmatch(r"(\d{1,9}) (row|day)s?|(\d{1,15}(?:\.\d{1,9})?)", text, re.ASCII)
+        length = float(window[1] or window[3]) if window else 0
+        if window is None or not length:
+            choices = f"{', '.join(_CALENDAR)}, or a window such as '10 days', '50 rows' or '50'"
+            raise ValueError(f"Table.period: {text!r} is not a period; use {choices}")
+        return cls(f"{window[2]}s" if window[2] else "units", length)
+
+    def check(self, time: Column, name: str | None) -> None:
+        """Refuse a period that does not fit the kind of time."""
+        dates = time.dtype.kind == "M"
+        if dates and self.unit == "units":
+            advice = f"dates: say '{self.length:g} days', '{self.length:g} rows' or 'month'"
+        elif not dates and self.unit not in ("units", "rows"):
+            advice = "numbers: say a window of them such as '50', or '50 rows'"
+        else:
+            return
+        raise SpecError(f"Table.period does not fit column {name!r}, which holds {advice}")
+
+    def numbers(self, time: Column, client: Codes) -> Column:
+        """The number of every row's period: where the period starts; rows are in time order."""
+        if self.unit == "rows":
+            rank = _within(client)[0]
+            return rank - rank % int(self.length)
+        if self.unit == "units":
+            return _windows(time.astype(np.float64), self.length)
+        number = time.astype(f"datetime64[{_CALENDAR.get(self.unit, 'D')}]").astype(np.int64)
+        if self.unit == "days":
+            return number - (number - number.min(initial=0)) % int(self.length)
+        if self.unit == "week":
+            return number - (number + 3) % 7  # its Monday: day 0, 1970-01-01, was a Thursday
+        return number - number % 3 if self.unit == "quarter" else number
+
+    def name(self, number: float) -> str:
+        """What the period with this number is called, e.g. ``2009-03`` or ``rows 0-49``."""
+        if self.unit == "units":
+            return f"[{number:.15g}, {number + self.length:.15g})"
+        first, last = int(number), int(number + self.length) - 1
+        if self.unit == "rows":
+            return f"rows {first}-{last}"
+        date = np.datetime64(first, _CALENDAR.get(self.unit, "D"))
+        if self.unit == "days":
+            return f"{date} to {date + (last - first)}"
+        if self.unit == "quarter":
+            return f"{date.astype('datetime64[Y]')}-Q{first % 12 // 3 + 1}"
+        if self.unit == "week":
+            year, week, _ = date.item().isocalendar()
+            return f"{year}-W{week:02}"
+        return str(date)
+
+
+def held_out(client: Codes, period: Codes, share: float, seed: int) -> Mask:
+    """Which rows are for testing: of every client-period the share, but never all.
+
+    Rows come in time order. Numbers are drawn period by period and in it client by client, so what
+    is held out changes neither with the order of the file (but for rows of one client at the same
+    time) nor with periods that are added later.
+    """
+    group = period * (client.max(initial=0) + 1) + client
+    draws = np.empty(len(group))
+    draws[np.argsort(group, kind="stable")] = numpy_generator(seed, "holdout").random(len(group))
+    order = np.argsort(draws)
+    rank, size = _within(group[order])
+    quota = np.floor(share * size + 0.5 + 1e-9)  # in floats 0.29 * 50 is less than 14.5
+    test = np.empty(len(group), dtype=np.bool_)
+    test[order] = rank < np.minimum(quota, size - 1)
+    return test
+
+
+def prepared(values: NDArray[Any], train: Mask, standardise: bool) -> NDArray[np.float32]:
+    """Numbers (n, ..., channels) without gaps, then a 0/1 channel for each one that had gaps.
+
+    A gap becomes the mean of the training rows; a channel that is constant there becomes 0.
+    """
+    axes = tuple(range(values.ndim - 1))
+    gaps = np.isnan(values)
+    sample, seen = values[train].astype(np.float64), ~gaps[train]
+    count = np.maximum(seen.sum(axis=axes), 1)
+    mean = sample.sum(axis=axes, where=seen) / count
+    filled = np.where(gaps, mean, values)
+    if standardise:
+        deviation = np.sqrt(np.square(sample - mean).sum(axis=axes, where=seen) / count)
+        low = sample.min(axis=axes, where=seen, initial=np.inf)
+        varied = (low < sample.max(axis=axes, where=seen, initial=-np.inf)) & (deviation > 0)
+        scale = np.where(varied, deviation, 1)
+        filled = np.where(varied, (filled - mean) / scale, 0)
+    marks = gaps[..., gaps.any(axis=axes)]
+    return np.concatenate([filled, marks], axis=-1, dtype=np.float32)
+
+
+def _raw(columns: Columns, name: str, place: Codes) -> NDArray[Any]:
+    """One feature of the given rows: text (n,) or numbers (n, ..., channels)."""
+    if len(columns[name].shape) > 1:
+        return columns.tensor(name)[place]
+    column = columns.values(name)[place]
+    if column.dtype.kind == "M":
+        advice = "name it as client or time, or list the features without it"
+        raise DataError(f"{columns.path}: column {name!r} holds dates, not features; {advice}")
+    return column if column.dtype == object else column[:, None]
+
+
+def _one_hot(columns: Columns, name: str, cells: Column) -> NDArray[np.float32]:
+    """One 0/1 column per category in sorted order, and one for missing cells if there are any."""
+    categories = sorted(set(cells.tolist()) - {""})
+    if len(categories) > _CATEGORIES:
+        complaint = f"has {len(categories)} different texts, more than {_CATEGORIES} categories"
+        raise DataError(f"{columns.path}: column {name!r} {complaint}; list features without it")
+    width = len(categories) + int(missing(cells).any())
+    one_hot = np.eye(len(categories) + 1, width, dtype=np.float32)
+    return one_hot[_coded(cells, [*categories, ""])]
+
+
+def _classes(columns: Columns, name: str, place: Codes) -> tuple[Codes, tuple[str, ...]]:
+    """The class of every row, and the names of the classes in order."""
+    target = columns.values(name)[place]
+    if target.dtype.kind == "M":
+        raise DataError(f"{columns.path}: target {name!r} holds dates, not classes")
+    broken = np.flatnonzero(target % 1) if target.dtype.kind == "f" else ()
+    if len(broken):
+        complaint = f"{target[broken[0]]} is not a class; use whole numbers or text"
+        raise columns.refusal(name, int(place[broken[0]]), complaint)
+    distinct = sorted(set(target.tolist()))
+    names = tuple(each if isinstance(each, str) else str(int(each)) for each in distinct)
+    if len(names) == 1:
+        raise DataError(f"{columns.path}: target {name!r} has only one class, {names[0]!r}")
+    return _coded(target, distinct), names
+
+
+def _large(client: Codes, number: Column, least: int, notes: list[str]) -> Mask:
+    """Rows whose client has at least so many rows in their period."""
+    _, period = np.unique(number, return_inverse=True)
+    rank, size = _within(period * (client.max(initial=0) + 1) + client)
+    small = size < least
+    if small.any():
+        groups = np.count_nonzero(small & (rank == 0))
+        notes.append(f"{small.sum()} rows left out: {groups} client-periods below {least} rows")
+    return ~small
+
+
+def _within(groups: Codes) -> tuple[Codes, Codes]:
+    """Every row's rank among the rows of its group, and how many those are."""
+    order = np.argsort(groups, kind="stable")
+    _, first, size = np.unique(groups[order], return_index=True, return_counts=True)
+    rank, sizes = np.empty_like(groups), np.empty_like(groups)
+    rank[order] = np.arange(len(groups)) - np.repeat(first, size)
+    sizes[order] = np.repeat(size, size)
+    return rank, sizes
+
+
+def _windows(time: Column, length: float) -> Column:
+    """The start of the window that every time is in; 0.3 is the start of one of length 0.1."""
+    quotient = time / length
+    nearest = np.round(quotient)
+    meant = np.abs(quotient - nearest) <= 4 * np.finfo(np.float64).eps * np.abs(quotient)
+    return np.where(meant, nearest, np.floor(quotient)) * length + 0.0  # no -0.0
+
+
+def _coded(cells: Column, order: Iterable[object]) -> Codes:
+    """The position of every cell in ``order``."""
+    position = {value: place for place, value in enumerate(order)}
+    return np.fromiter(map(position.__getitem__, cells.tolist()), np.int64, len(cells))
+
+
+def _natural(name: str) -> tuple[int, Decimal, list[str | int], str]:
+    """Sorts numbers as numbers, before text; in text too, ``s2`` comes before ``s10``."""
+    if re.fullmatch(r"-?\d+(\.\d+)?", name, re.ASCII):
+        return 0, Decimal(name), [], name
+    parts = re.split(r"(\d+)", name, flags=re.ASCII)
+    return 1, Decimal(0), [int(p) if k % 2 else p for k, p in enumerate(parts)], name

@@ -1,0 +1,64 @@
+"""A small world that every test can train in: 4 clients, 6 subsets each, 3 classes in 5 dimensions."""
+
+
+import pytest
+import torch
+
+from chronofed import Classification, Dataset, Linear, Method, Samples, Snapshot, Subsets, Train, run
+from chronofed.engines import SerialEngine
+
+
+def blobs(seed: int = 0, dtype: torch.dtype = torch.float32) -> Dataset:
+    """Gaussian blobs, one a class."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = 1.5 * torch.randn(3, 5, generator=generator, dtype=torch.float64)
+
+    def draw(n: int) -> Samples:
+        y = torch.randint(3, (n,), generator=generator)
+        noise = torch.randn(n, 5, generator=generator, dtype=torch.float64)
+        return Samples((centres[y] + noise).to(dtype), y)
+
+    return Dataset("blobs", draw(1200), draw(300), ("a", "b", "c"))
+
+
+@pytest.fixture(scope="session")
+def data() -> Dataset:
+    return blobs()
+
+
+@pytest.fixture(scope="session")
+def task(data) -> Classification:
+    return Classification(data, Linear())
+
+
+@pytest.fixture(scope="session")
+def scenario(data):
+    return Subsets(clients=4, subsets=6, client_alpha=1.0).on(data, seed=0)
+
+
+@pytest.fixture(scope="session")
+def train_for(task, scenario):
+    """Run a method for some rounds and return the last snapshot."""
+
+    def train_for(
+        method: Method, rounds: int, *, start=None, engine=None, seed=0, settings=None, **others
+    ) -> Snapshot:
+        world = {"scenario": scenario, "task": task} | others
+        snapshots = run(
+            method,
+            world["scenario"],
+            world["task"],
+            rounds=rounds,
+            train=settings or Train(lr=0.1, batch_size=16, steps=4),
+            engine=engine or SerialEngine(world["task"]),
+            seed=seed,
+            start=start,
+        )
+        last = None
+        for last in snapshots:  # noqa: B007 - only the last one counts
+            pass
+        return last
+
+    return train_for
+
+
