@@ -1,10 +1,19 @@
 """A small world that every test can train in: 4 clients, 6 subsets each, 3 classes in 5 dimensions."""
 
-
 import pytest
 import torch
 
-from chronofed import Classification, Dataset, Linear, Method, Samples, Snapshot, Subsets, Train, run
+from chronofed import (
+    Classification,
+    Dataset,
+    Linear,
+    Method,
+    Samples,
+    Snapshot,
+    Subsets,
+    Train,
+    run,
+)
 from chronofed.engines import SerialEngine
 
 
@@ -60,5 +69,3 @@ def train_for(task, scenario):
         return last
 
     return train_for
-
-

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from chronofed.scenarios import Window as Window
     from chronofed.tasks.classification import Classification as Classification
     from chronofed.tasks.dataset import Dataset as Dataset
-    from chronofed.tasks.library import load as load_data
+    from chronofed.tasks.library import load as load_data  # noqa: F401
     from chronofed.tasks.models import Cnn as Cnn
     from chronofed.tasks.models import Cnn1d as Cnn1d
     from chronofed.tasks.models import Linear as Linear
@@ -63,12 +63,12 @@ _HOMES = {
 _RENAMED = {"load_data": "load"}
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = sorted(_HOME)  # noqa: PLE0605 - one list of names is enough
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
     if name == "__version__":
-        from importlib.metadata import version  # noqa: PLC0415
+        from importlib.metadata import version
 
         return version("chronofed")
     if name not in _HOME:

@@ -2,7 +2,7 @@
 
 from abc import ABCMeta
 from functools import cache
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, dataclass_transform, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -13,6 +13,7 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
 class _Meta(msgspec.StructMeta, ABCMeta):
     """Lets a Struct have abstract methods."""
 

@@ -59,14 +59,14 @@ class Flat:
 
     @buffers.setter
     def buffers(self, values: Vector) -> None:
-        parts = values.split([b.numel() for b in self._buffers]) if self._buffers else ()
+        parts = torch.split(values, [b.numel() for b in self._buffers]) if self._buffers else ()
         for buffer, part in zip(self._buffers, parts, strict=True):
             if not buffer.is_floating_point():
-                part = part.round()  # noqa: PLW2901 - counters may have been averaged
+                part = part.round()
             buffer.copy_(part.view_as(buffer))
 
     def _rebind(self) -> None:
-        parts = self._bound.split([p.numel() for p in self._parameters])
+        parts = torch.split(self._bound, [p.numel() for p in self._parameters])
         for parameter, part in zip(self._parameters, parts, strict=True):
             parameter.data = part.view(parameter.shape)
 

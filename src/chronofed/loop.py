@@ -37,18 +37,21 @@ def check(method: Method, scenario: Scenario, rounds: int | None = None) -> None
         SpecError: If the scenario ends before the run does.
     """
     if method.stateful and not scenario.persistent:
-        part = method.memory if method.memory.home == "client" else method.backbone
+        place = "memory" if method.memory.home == "client" else "backbone"
+        part = type(getattr(method, place)).__name__
         msg = (
-            f"{type(part).__name__} keeps its state on the client, but in this scenario a client never "
-            "comes back; use a memory and a backbone without client state (see: chronofed methods)"
+            f"method.{place}: {part} keeps its state on the client, but in this scenario a client "
+            "never comes back; choose one that needs no returning clients (see: chronofed methods)"
         )
         raise IncompatibleError(msg)
     if rounds is not None and scenario.rounds is not None and rounds > scenario.rounds:
-        msg = f"the scenario ends after {scenario.rounds} rounds, but {rounds} were asked for"
+        msg = (
+            f"rounds: the scenario ends after {scenario.rounds} rounds, but {rounds} were asked for"
+        )
         raise SpecError(msg)
 
 
-def run(  # noqa: PLR0913 - one place for all that a run is made of
+def run(
     method: Method,
     scenario: Scenario,
     task: Task,
@@ -89,7 +92,7 @@ def run(  # noqa: PLR0913 - one place for all that a run is made of
     return _rounds(method, scenario, train or Train(), engine, seed, start, last)
 
 
-def _rounds(  # noqa: PLR0913
+def _rounds(
     method: Method,
     scenario: Scenario,
     train: Train,

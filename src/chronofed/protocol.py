@@ -82,7 +82,7 @@ class Engine(Protocol):
         ...
 
 
-def serve(  # noqa: PLR0913 - the whole of a client's world
+def serve(
     method: Method,
     order: Order,
     locker: Locker | None,

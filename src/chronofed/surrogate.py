@@ -45,7 +45,7 @@ class Pool:
 
     def _epochs(self, size: int, generator: Generator) -> Iterator[Tensor]:
         while True:
-            yield from torch.randperm(len(self), generator=generator).split(size)
+            yield from torch.split(torch.randperm(len(self), generator=generator), size)
 
     def _draws(self, size: int, generator: Generator) -> Iterator[Tensor]:
         while True:

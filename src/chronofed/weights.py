@@ -56,7 +56,8 @@ class Merged(RoundWeights, tag="merged"):
     def __call__(self, timeline: Timeline) -> Weights:
         """Weights in proportion to the number of samples."""
         sizes = np.array([*timeline.sizes, timeline.size], dtype=np.float64)
-        return sizes / sizes.sum()
+        shares: Weights = sizes / sizes.sum()
+        return shares
 
 
 class Uniform(RoundWeights, tag="uniform"):
@@ -79,7 +80,8 @@ class Optimal(RoundWeights, tag="optimal"):
         p_\tau = \frac{D^2}{t D^2 + (t-1) R^2} \;(\tau < t), \qquad
         p_t = \frac{(t-1) R^2 + D^2}{t D^2 + (t-1) R^2}.
 
-    ``loss -> inf`` gives FedAvg, ``loss = 0`` gives :class:`Uniform`; where both are 0 the present counts alone.
+    ``loss -> inf`` gives FedAvg, ``loss = 0`` gives :class:`Uniform`; where both are 0 the present
+    counts alone.
 
     Attributes:
         drift: Time drift :math:`D^2` (a square, as in the paper's table of weights).
@@ -96,7 +98,8 @@ class Optimal(RoundWeights, tag="optimal"):
         """Weights of the theorem."""
         past = len(timeline.rounds)
         total = (past + 1) * self.drift + past * self.loss
-        share = self.drift / total if total > 0 else 0.0
-        weights = np.full(past + 1, share)
-        weights[-1] = 1 - past * share
+        if total == 0:
+            return np.array([0.0] * past + [1.0])
+        weights = np.full(past + 1, self.drift / total)
+        weights[-1] = (past * self.loss + self.drift) / total
         return weights

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from conftest import blobs
 from methods import EVERY
 from torch import nn
 from torch.nn import functional
@@ -11,6 +10,7 @@ from chronofed import Classification, CoreSet, FedAvg, FedProx, Forget, Method, 
 from chronofed.engines import SerialEngine
 from chronofed.protocol import Order, serve
 from chronofed.tasks.models import Custom
+from conftest import blobs
 
 EVERYTHING = 10**6  # a batch, or a core set, that holds all there is
 

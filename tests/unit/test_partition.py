@@ -77,15 +77,15 @@ CASES = [
 @pytest.mark.parametrize(("sizes", "parts", "size", "alpha", "prior"), CASES)
 def test_batches_have_the_law_of_the_paper_s_loop(sizes, parts, size, alpha, prior):
     labels = np.repeat(np.arange(len(sizes)), sizes)
-    fast = _outcomes(split, labels, 4000, 1, parts, size, alpha, prior)
-    slow = _outcomes(_literal_split, labels, 4000, 2, parts, size, alpha, prior)
+    fast = _outcomes(split, labels, 2500, 1, parts, size, alpha, prior)
+    slow = _outcomes(_literal_split, labels, 2500, 2, parts, size, alpha, prior)
     assert _two_sample_chi_square(fast, slow) < 3.5
 
 
 def test_the_comparison_of_laws_can_tell_the_priors_apart():
     labels = np.repeat(np.arange(3), (1, 4, 2))
-    one = _outcomes(split, labels, 4000, 1, 3, 2, 0.7, "symmetric")
-    two = _outcomes(split, labels, 4000, 2, 3, 2, 0.7, "shares")
+    one = _outcomes(split, labels, 2500, 1, 3, 2, 0.7, "symmetric")
+    two = _outcomes(split, labels, 2500, 2, 3, 2, 0.7, "shares")
     assert _two_sample_chi_square(one, two) > 10
 
 
@@ -155,9 +155,9 @@ def test_every_sample_is_equally_likely():
     labels = np.repeat([0, 1], [4, 4])
     rng = np.random.default_rng(0)
     seen = np.bincount(
-        np.concatenate([split(labels, 1, 2, 1.0, rng)[0] for _ in range(8000)]), minlength=8
+        np.concatenate([split(labels, 1, 2, 1.0, rng)[0] for _ in range(4000)]), minlength=8
     )
-    assert np.allclose(seen / 8000, 1 / 4, atol=0.02)
+    assert np.allclose(seen / 4000, 1 / 4, atol=0.03)
 
 
 def test_a_part_is_in_random_order():
@@ -191,12 +191,11 @@ def test_shares_are_more_skewed_than_symmetric_at_the_same_concentration():
 
 
 def test_the_prior_is_recomputed_from_what_is_left():
-    """Class 1 is rare at first; the first part takes almost all of class 0, so the second must not."""
-    labels = np.repeat([0, 1], [90, 10])
-    first, second = split(labels, 2, 50, 1e9, np.random.default_rng(0))
-    assert np.bincount(labels[first])[1] + np.bincount(labels[second])[1] == 10
-    third = split(np.repeat([0, 1, 2], [1, 98, 1]), 2, 50, 1e-6, np.random.default_rng(1))
-    assert [len(part) for part in third] == [50, 50]
+    """With alpha huge theta = p, so E[second | first] = 40 (50 - first) / 60: slope -2/3."""
+    labels = np.repeat([0, 1], [50, 50])
+    counts = np.array(_outcomes(split, labels, 600, 0, 2, 40, 1e9))[:, :, 0]
+    covariance = np.cov(counts.T)
+    assert covariance[0, 1] / covariance[0, 0] == pytest.approx(-2 / 3, abs=0.15)
 
 
 def test_dirichlet_moments():
@@ -237,7 +236,7 @@ def test_two_levels_nest_clients_and_subsets():
     assert _purity(labels, [np.concatenate(subsets) for subsets in clients]) > 0.4
     for subsets in clients:
         mixes = np.array([np.bincount(labels[s], minlength=10) for s in subsets]) / 50
-        assert np.abs(mixes - mixes.mean(axis=0)).max() < 0.2
+        assert np.abs(mixes - mixes.mean(axis=0)).max() < 0.35
 
 
 def test_the_second_level_skews_time():

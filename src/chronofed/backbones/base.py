@@ -9,7 +9,9 @@ from chronofed.config import Kind, Positive
 from chronofed.local import Local
 from chronofed.types import Record, Vector
 
-Uploads = Sequence[tuple[float, Record]]  # (weight, upload) of every client, in the order of clients
+Uploads = Sequence[
+    tuple[float, Record]
+]  # (weight, upload) of every client, in the order of clients
 
 
 def weighted_mean(uploads: Uploads, key: str) -> Vector:

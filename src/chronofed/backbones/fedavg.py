@@ -12,4 +12,6 @@ class FedAvg(Backbone, tag="fedavg"):
     :class:`~chronofed.protocol.Method`.
     """
 
-    reference: ClassVar[str] = "McMahan et al. (2017), Communication-Efficient Learning of Deep Networks"
+    reference: ClassVar[str] = (
+        "McMahan et al. (2017), Communication-Efficient Learning of Deep Networks"
+    )

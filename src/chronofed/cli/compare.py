@@ -1,4 +1,4 @@
-"""chronofed compare"""
+"""The command ``chronofed compare``."""
 
 from argparse import Namespace
 

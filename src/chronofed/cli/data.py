@@ -1,4 +1,4 @@
-"""chronofed data"""
+"""The command ``chronofed data``."""
 
 from argparse import Namespace
 from collections.abc import Iterator
@@ -80,7 +80,12 @@ def _where(options: Namespace) -> int:
 @contextmanager
 def _bars(quiet: bool) -> Iterator[download.Progress]:
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bars:
         tasks = {}
 

@@ -1,4 +1,4 @@
-"""chronofed demo"""
+"""The command ``chronofed demo``."""
 
 import time
 from argparse import Namespace
@@ -62,7 +62,9 @@ def main(options: Namespace) -> int:
     report = folder / "report.html"
     write_report(found, report, TITLE)
     if options.json:
-        emit_json({"seconds": seconds, "report": str(report), "experiments": [as_json(g) for g in found]})
+        emit_json(
+            {"seconds": seconds, "report": str(report), "experiments": [as_json(g) for g in found]}
+        )
         return 0
     emit(comparison(found, TITLE))
     note(f"trained in {seconds:.1f} s; report: {report.resolve()}")

@@ -1,4 +1,4 @@
-"""chronofed doctor"""
+"""The command ``chronofed doctor``."""
 
 from argparse import Namespace
 from importlib.util import find_spec
@@ -35,7 +35,8 @@ def examine(options: Namespace) -> dict[str, dict[str, Any]]:
     packages: dict[str, Any] = about.pop("packages")
     about.pop("command")
     return {
-        "machine": about | {"torch threads": torch.get_num_threads(), "cuda": torch.cuda.is_available()},
+        "machine": about
+        | {"torch threads": torch.get_num_threads(), "cuda": torch.cuda.is_available()},
         "package": packages,
         "extra": {
             extra: module if find_spec(module) else f"missing: pip install 'chronofed[{extra}]'"

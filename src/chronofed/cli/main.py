@@ -1,5 +1,6 @@
 """Entry point: parse, call the command, turn errors into one line and an exit code."""
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -13,6 +14,7 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0 for success, otherwise the error's own."""
     options = parser().parse_args(arguments)
+    sys.path.append(os.getcwd())  # where users keep the models and methods that a spec may name
     try:
         command = import_module(f"chronofed.cli.{options.command}")
         code: int = command.main(options)

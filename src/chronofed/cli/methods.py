@@ -1,4 +1,4 @@
-"""chronofed methods"""
+"""The command ``chronofed methods``."""
 
 from argparse import Namespace
 from collections.abc import Mapping
@@ -31,12 +31,22 @@ def main(options: Namespace) -> int:
     if options.json:
         emit_json(rows)
         return 0
-    table = Table(header_style="bold", title="method = backbone x memory x weights: any combines with any")
-    for heading in ("part", "kind", "settings", "needs", "returning clients", "stateless clients", "what it does"):
+    table = Table(
+        header_style="bold", title="method = backbone x memory x weights: any combines with any"
+    )
+    for heading in (
+        "part",
+        "kind",
+        "settings",
+        "needs",
+        "returning clients",
+        "stateless clients",
+        "what it does",
+    ):
         table.add_column(heading, overflow="fold")
     for row in rows:
         settings = ", ".join(f"{k}={v}" for k, v in row["settings"].items()) or "-"
-        yes = ("yes" if row["stateless"] else "no")
+        yes = "yes" if row["stateless"] else "no"
         table.add_row(row["part"], row["kind"], settings, row["needs"], "yes", yes, row["about"])
     emit(table)
     return 0

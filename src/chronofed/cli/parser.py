@@ -1,6 +1,7 @@
 """What can be typed. Nothing heavy is imported here: help must be quick."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ class _Version(argparse.Action):
     """Looks the version up only when it is asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:  # noqa: ANN401
-        from chronofed import __version__  # noqa: PLC0415 - costs more than all the rest
+        from chronofed import __version__
 
-        parser.exit(message=f"chronofed {__version__}\n")
+        sys.stdout.write(f"chronofed {__version__}\n")
+        parser.exit()
 
 
 class _Commands:
@@ -29,7 +31,9 @@ class _Commands:
         self._parsers = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(self, name: str, text: str, *shared: str) -> argparse.ArgumentParser:
-        parser = self._parsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        parser = self._parsers.add_parser(
+            name, help=text, description=f"{text[0].upper()}{text[1:]}."
+        )
         for option in shared:
             getattr(self, f"_{option}")(parser)
         return parser
@@ -75,7 +79,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_running(commands: _Commands) -> None:
-    demo = commands.add("demo", "compare FedAvg with CFL-Core-Set on embedded data", "quiet", "json")
+    demo = commands.add(
+        "demo", "compare FedAvg with CFL-Core-Set on embedded data", "quiet", "json"
+    )
     demo.add_argument("--rounds", type=int, default=None, help="rounds of each run")
     demo.add_argument("--seeds", type=int, default=3, help="number of seeds (default 3)")
     demo.add_argument("-o", "--output", type=Path, metavar="DIR", help="where to put the runs")

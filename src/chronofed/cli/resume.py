@@ -1,4 +1,4 @@
-"""chronofed resume"""
+"""The command ``chronofed resume``."""
 
 from argparse import Namespace
 

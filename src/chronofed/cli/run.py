@@ -1,4 +1,4 @@
-"""chronofed run"""
+"""The command ``chronofed run``."""
 
 from argparse import Namespace
 from pathlib import Path

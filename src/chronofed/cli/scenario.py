@@ -1,4 +1,4 @@
-"""chronofed scenario"""
+"""The command ``chronofed scenario``."""
 
 from argparse import Namespace
 

@@ -59,13 +59,19 @@ def _value(value: object, hint: Any, where: str) -> Any:  # noqa: ANN401
     try:
         return msgspec.convert(value, hint)
     except msgspec.ValidationError as error:
-        expected = str(error).replace("`", "").removeprefix("Expected ").split(", got ")[0]
-        place = expected.split(" - at $")
-        msg = f"{where}{''.join(place[1:])}: expected {place[0]}, got {_show(value)}"
-        if place[0].startswith("Invalid enum value"):
-            choices = [str(c) for o in options for c in typing.get_args(o) or (o,)]
-            msg = _unknown(where, "value", str(value), choices)
-        raise SpecError(msg) from error
+        raise SpecError(_mismatch(str(error), value, options, where)) from error
+
+
+def _mismatch(complaint: str, value: object, options: tuple[Any, ...], where: str) -> str:
+    """Msgspec's complaint in our words."""
+    if complaint.startswith("Invalid enum value"):
+        choices = [str(choice) for option in options for choice in typing.get_args(option)]
+        return _unknown(where, "value", str(value), choices)
+    text, _, inside = complaint.replace("`", "").partition(" - at $")
+    if inside:  # the value is a list or a table: the complaint is about one part of it
+        return f"{where}{inside}: {text[0].lower()}{text[1:]}"
+    expected = text.removeprefix("Expected ").split(", got ")[0]
+    return f"{where}: expected {expected}, got {_show(value)}"
 
 
 def alternatives(base: type[Kind]) -> dict[str, type[Kind]]:

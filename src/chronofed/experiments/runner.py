@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chronofed.errors import StorageError
 from chronofed.experiments.environment import environment
 from chronofed.experiments.spec import Experiment, load
-from chronofed.metrics.evaluation import Evaluator, Measures
-from chronofed.metrics.summary import summarise
+from chronofed.loop import run
+from chronofed.metrics.evaluation import Evaluator
+from chronofed.metrics.summary import Measures, summarise
 from chronofed.records import RunDirectory
 from chronofed.records.checkpoint import load_latest, save
 from chronofed.records.directory import remove_leftovers
-from chronofed.loop import run
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +54,19 @@ def proceed(
 
     Raises:
         RunError: If another process works on it.
+        StorageError: If something cannot be written; the run can be continued later.
     """
     experiment = load(directory.spec_path, data=data)
     with directory.lock():
         summary = directory.summary()
-        if summary is None:
-            remove_leftovers(directory.path)
-            summary = _work(directory, experiment, data, watch, say)
-        return summary
+        if summary is not None:
+            return summary
+        remove_leftovers(directory.path)
+        try:
+            return _work(directory, experiment, data, watch, say)
+        except StorageError as error:
+            msg = f"{error}, then continue with: chronofed resume {directory.path}"
+            raise StorageError(msg) from error
 
 
 def _work(
@@ -102,5 +108,3 @@ def _work(
     summary = summarise(directory.history()) | {"seconds": round(directory.seconds(), 3)}
     directory.finish(summary)
     return summary
-
-

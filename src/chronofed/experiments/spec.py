@@ -3,7 +3,7 @@
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,9 +14,9 @@ from chronofed.errors import SpecError
 from chronofed.experiments import toml
 from chronofed.experiments.reader import read
 from chronofed.local import Train
+from chronofed.loop import check
 from chronofed.metrics.evaluation import Evaluate
 from chronofed.protocol import Method
-from chronofed.loop import check
 from chronofed.scenarios import Scenario
 from chronofed.scenarios.settings import ScenarioSettings, Subsets
 from chronofed.tasks import library
@@ -92,7 +92,9 @@ class Experiment(Config):
         """
         dataset = self.data.load(folder, self.seed)
         augment = getattr(self.data, "augment", "none")
-        task = Classification(dataset, self.model, crop_and_flip if augment == "crop-flip" else None)
+        task = Classification(
+            dataset, self.model, crop_and_flip if augment == "crop-flip" else None
+        )
         scenario = self.scenario.on(dataset, self.seed)
         rounds = self.rounds if self.rounds is not None else scenario.rounds
         if rounds is None:
@@ -177,11 +179,3 @@ def _with_path(experiment: Experiment, beside: Path, data: Path | None) -> Exper
     looked = ", ".join(str(f) for f in (beside, *library.folders(data)))
     msg = f"data.path: no file {given} in {looked}; give its folder with --data"
     raise SpecError(msg)
-
-
-def describe(method: Method) -> str:
-    """A method in a few words, e.g. ``fedprox + core-set``."""
-    parts: Mapping[str, Any] = msgspec.to_builtins(method)
-    memory = parts["memory"]["kind"]
-    backbone = str(parts["backbone"]["kind"])
-    return backbone if memory == "forget" else f"{backbone} + {memory}"

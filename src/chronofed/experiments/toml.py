@@ -38,8 +38,13 @@ def _scalar(value: object) -> str:
         return f"[{', '.join(map(_scalar, value))}]"
     if isinstance(value, float):
         return repr(value)
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return _quoted(value)
 
 
 def _key(name: str) -> str:
-    return name if BARE.match(name) else json.dumps(name, ensure_ascii=False)
+    return name if BARE.match(name) else _quoted(name)
+
+
+def _quoted(value: object) -> str:
+    """JSON's text, which is TOML's too but for one character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -57,6 +57,7 @@ def _pool(past: list[Keepsake], p: Weights) -> Pool | None:
         return None
     samples = Samples(*(torch.cat([record[name] for record, _ in counted]) for name in ("x", "y")))
     shares = [
-        torch.full((len(r["y"]),), weight / len(r["y"]), dtype=torch.float64) for r, weight in counted
+        torch.full((len(r["y"]),), weight / len(r["y"]), dtype=torch.float64)
+        for r, weight in counted
     ]
     return Pool(samples, torch.cat(shares))

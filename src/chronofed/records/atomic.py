@@ -1,6 +1,7 @@
 """Writing files so that a reader, or a crash, meets the old content or the new, never a part."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from chronofed.errors import StorageError
@@ -21,7 +22,8 @@ def write_atomic(path: Path, content: bytes) -> None:
         beside.replace(path)
         _flush_directory(path.parent)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink()
         raise cannot_write(path, error) from error
 
 
@@ -54,10 +56,7 @@ def flush(path: Path) -> None:
 def cannot_write(path: Path, error: OSError) -> StorageError:
     """One clear line about a write that failed."""
     reason = (error.strerror or str(error)).lower()
-    return StorageError(
-        f"cannot write {path}: {reason}; free some space (or fix the permissions), "
-        "then continue with: chronofed resume"
-    )
+    return StorageError(f"cannot write {path}: {reason}; free some space or mend the permissions")
 
 
 def _write_all(descriptor: int, content: bytes) -> None:

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import safetensors.torch
+import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from chronofed.errors import RunError
+from chronofed.loop import Snapshot
 from chronofed.memories import Keepsake
 from chronofed.protocol import Locker
 from chronofed.records.atomic import write_atomic
-from chronofed.loop import Snapshot
 
 FORMAT = "chronofed-checkpoint-1"
 
@@ -67,7 +68,8 @@ def encode(snapshot: Snapshot) -> bytes:
             for client, locker in sorted(snapshot.lockers.items())
         },
     }
-    tensors = {name: tensor.contiguous() for name, tensor in _tensors(snapshot)}
+    # Copies, because safetensors refuses tensors that share memory, and records may be views.
+    tensors = {n: t.clone(memory_format=torch.contiguous_format) for n, t in _tensors(snapshot)}
     return safetensors.torch.save(tensors, {"about": json.dumps(about)})
 
 

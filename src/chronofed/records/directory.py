@@ -41,7 +41,10 @@ class RunDirectory:
         """
         run = cls(path)
         if run.spec_path.exists():
-            msg = f"{path} holds a run already: continue it with 'chronofed resume {path}', or choose another -o"
+            msg = (
+                f"{path} holds a run already: continue it with 'chronofed resume {path}', "
+                "or choose another -o"
+            )
             raise RunError(msg)
         try:
             run.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -60,7 +63,10 @@ class RunDirectory:
         """
         run = cls(path)
         if not run.spec_path.is_file():
-            msg = f"{path} is not a run directory (it has no spec.toml); runs are made by: chronofed run SPEC.toml"
+            msg = (
+                f"{path} is not a run directory (it has no spec.toml); "
+                "runs are made by: chronofed run SPEC.toml"
+            )
             raise RunError(msg)
         return run
 

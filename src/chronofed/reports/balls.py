@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from chronofed.errors import MissingExtraError, SpecError, StorageError
+from chronofed.errors import MissingExtraError, SpecError
+from chronofed.records.atomic import write_atomic
 from chronofed.scenarios.base import Indices, Scenario
 
 if TYPE_CHECKING:
@@ -63,30 +64,32 @@ class Grid:
 
 def draw_scenario(
     scenario: Scenario,
-    labels: Indices,
+    dataset_labels: Indices,
     classes: Sequence[str],
     path: str | os.PathLike[str],
-    rounds: Sequence[int] | None = None,
+    rounds: int | Sequence[int] = 20,
     clients: Sequence[int] | None = None,
 ) -> Path:
     """Draw clients x rounds x classes as balls whose area is the number of samples.
 
     Args:
         scenario: Who takes part, and with which samples.
-        labels: Class of every training sample.
+        dataset_labels: Class of every training sample.
         classes: Names of the classes.
         path: Where to; the ending chooses PNG, SVG or PDF.
-        rounds: Rounds to show; ``None`` for the first 20, or fewer if there are fewer.
+        rounds: Rounds to show; a number means the first so many, or all if there are fewer.
         clients: Clients to show, ``None`` for all. Where clients never come back, a row is not one
             client but the first, second, ... of each round.
     """
     target = Path(path)
-    if target.suffix[1:].lower() not in FORMATS:
+    kind = target.suffix[1:].lower()
+    if kind not in FORMATS:
         msg = f"cannot draw '{target}': use a file ending of {', '.join('.' + f for f in FORMATS)}"
         raise SpecError(msg)
-    if rounds is None:
-        rounds = range(min(20, 20 if scenario.rounds is None else scenario.rounds))
-    _save(_figure(tabulate(scenario, labels, len(classes), rounds, clients), classes), target)
+    if isinstance(rounds, int):
+        rounds = range(rounds if scenario.rounds is None else min(rounds, scenario.rounds))
+    grid = tabulate(scenario, dataset_labels, len(classes), rounds, clients)
+    write_atomic(target, _encode(_figure(grid, classes), kind))
     return target
 
 
@@ -126,7 +129,7 @@ def _figure(grid: Grid, classes: Sequence[str]) -> "Figure":
     except ImportError:
         raise MissingExtraError("matplotlib", "plot", "drawing a scenario") from None
     clients, rounds, _ = grid.counts.shape
-    size = (2.2 + rounds * _COLUMN, 1.1 + clients * grid.pitch * grid.line)
+    size = (max(4.6, 2.2 + rounds * _COLUMN), 1.1 + clients * grid.pitch * grid.line)
     if max(size) * _DPI >= _LIMIT:
         msg = f"{clients} clients x {rounds} rounds are too many for one picture: choose fewer"
         raise SpecError(msg)
@@ -137,7 +140,7 @@ def _figure(grid: Grid, classes: Sequence[str]) -> "Figure":
     for row in range(clients):
         _draw_client(axes, grid, row)
     _draw_axes(axes, grid, classes)
-    _draw_key(axes, grid)
+    _draw_key(figure, grid)
     return figure
 
 
@@ -175,47 +178,41 @@ def _draw_axes(axes: "Axes", grid: Grid, classes: Sequence[str]) -> None:
     named = range(0, kinds, math.ceil(7 / (grid.line * _POINTS)))
     places = [row * grid.pitch + kind for row in range(clients) for kind in named]
     names = [classes[kind] for kind in named] * clients
-    axes.set_yticks(places, names, fontsize=6.5, color=_INK)
+    axes.set_yticks(places, names, fontsize=6.5, color=_INK, parse_math=False)  # "$" is a "$"
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
 
 
-def _draw_key(axes: "Axes", grid: Grid) -> None:
+def _draw_key(figure: "Figure", grid: Grid) -> None:
     """What the area of a ball means."""
     largest = int(grid.counts.max())
-    sizes = sorted({_rounded(largest / 16), _rounded(largest / 4), largest} - {0})
+    sizes = sorted({n for n in (_rounded(largest / 16), _rounded(largest / 4), largest) if n})
     areas = grid.area(np.array(sizes))
-    balls = [axes.scatter([], [], s=area, color=_FAINT, linewidths=0) for area in areas]
-    axes.legend(
+    balls = [figure.axes[0].scatter([], [], s=area, color=_FAINT, linewidths=0) for area in areas]
+    figure.legend(
         balls,
         [f"{n} sample{'s' * (n > 1)}" for n in sizes],
-        loc="lower right",
-        bbox_to_anchor=(1, 1),
+        loc="outside upper right",
         ncols=len(sizes),
         fontsize=8,
         labelcolor=_INK,
         frameon=False,
         handlelength=3.4,
         handleheight=2.4,
+        scatteryoffsets=[0.14],
+        borderpad=0.8,
         handletextpad=0.3,
         borderaxespad=0.2,
     )
 
 
 def _rounded(number: float) -> int:
-    """The number with one digit that is not zero."""
-    return int(float(f"{number:.0e}"))
+    """The number with one digit that is not zero; 0 stays 0."""
+    return math.ceil(float(f"{number:.0e}"))
 
 
-def _save(figure: "Figure", target: Path) -> None:
-    """Write beside the target, then rename: a failure leaves what was there before."""
+def _encode(figure: "Figure", kind: str) -> bytes:
+    """The picture as a file's content."""
     drawn = io.BytesIO()
-    figure.savefig(drawn, format=target.suffix[1:].lower(), dpi=_DPI)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        partial.write_bytes(drawn.getvalue())
-        partial.replace(target)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        msg = f"cannot write '{target}' ({error.strerror}): choose another place"
-        raise StorageError(msg) from None
+    figure.savefig(drawn, format=kind, dpi=_DPI)
+    return drawn.getvalue()

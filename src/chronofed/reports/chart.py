@@ -69,7 +69,9 @@ def _grid(x_axis: _Axis, y_axis: _Axis) -> list[str]:
     for tick in y_axis.ticks():
         y = y_axis(tick)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
-        parts.append(f'<text class="tick" x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{tick:g}</text>')
+        parts.append(
+            f'<text class="tick" x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{tick:g}</text>'
+        )
     for tick in x_axis.ticks():
         x = x_axis(tick)
         parts.append(

@@ -54,8 +54,9 @@ def render(groups: Sequence[Group], title: str) -> str:
         '<div class="charts">',
         *(_figure(groups, key, caption) for key, caption in CHARTS),
         "</div>",
-        "<footer><p>best-5: mean of the five best evaluations (the paper's figure, optimistic); last: after the "
-        "last round; anytime: mean over all evaluations. Bands: one deviation over seeds. Made by chronofed.</p>"
+        "<footer><p>best-5: mean of the five best evaluations (the paper's figure, optimistic); "
+        "last: after the last round; anytime: mean over all evaluations. "
+        "Bands: one deviation over seeds. Made by chronofed.</p>"
         "</footer>",
     ]
     return (

@@ -11,7 +11,11 @@ from typing import Any
 from chronofed.metrics.summary import summarise
 from chronofed.records.directory import RunDirectory, State
 
-SAME_RESULT = ("name", "seed", "checkpoint")  # keys in which repetitions of one experiment may differ
+SAME_RESULT = (
+    "name",
+    "seed",
+    "checkpoint",
+)  # keys in which repetitions of one experiment may differ
 
 
 @dataclass(frozen=True, slots=True)

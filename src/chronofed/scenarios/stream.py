@@ -229,7 +229,7 @@ class Periods:
     def visit(self, client: int, round_: int) -> Visit | None:
         """The client's rows of the period and the window before it; ``None`` if there are none."""
         period = round_ // self.rounds_per_period
-        if not 0 <= period < self.periods:
+        if period >= self.periods:
             return None
         oldest = max(0, period - self.window + 1)
         edges = client * self.periods + np.array([oldest, period + 1])

@@ -31,6 +31,7 @@ def crop_and_flip(x: Tensor, generator: torch.Generator, padding: int = 4) -> Te
     columns = right + torch.where(flip, columns.flip(0), columns)  # (b, w)
     rows = down + torch.arange(height, device=x.device)  # (b, h)
     # One gather from flattened planes; indexing by four arrays takes seven times as long.
-    pixels = (rows[:, :, None] * (width + 2 * padding) + columns[:, None, :]).reshape(count, 1, -1)
+    pixels = rows[:, :, None] * (width + 2 * padding) + columns[:, None, :]  # (b, h, w)
     planes = functional.pad(x, [padding] * 4).flatten(2)  # (b, c, padded pixels)
-    return planes.gather(2, pixels.expand(-1, channels, -1)).reshape(x.shape)
+    every = pixels.flatten(1)[:, None].expand(-1, channels, -1)
+    return planes.gather(2, every).reshape(x.shape)

@@ -62,7 +62,9 @@ class Classification:
         objective.buffers = buffers
         loss, right = 0.0, 0
         parts = zip(
-            samples.x.split(EVALUATION_BATCH), samples.y.split(EVALUATION_BATCH), strict=True
+            torch.split(samples.x, EVALUATION_BATCH),
+            torch.split(samples.y, EVALUATION_BATCH),
+            strict=True,
         )
         for x, y in parts:
             logits = objective.logits(params, x)

@@ -7,34 +7,28 @@ A column is a one-dimensional array of one of three kinds, told apart by its ``d
 * text: ``object`` holding ``str``, missing is ``""``.
 
 Parquet and npz say what a column holds. A CSV file does not, so the kind is what at least half of
-the cells that are not empty can be read as: numbers, else ISO 8601 dates, else text. A cell that
-breaks the rule of its column is an error with its row, never a guess. A column is converted when it
-is asked for, so one that nobody uses can hold anything.
+the cells that are not empty (or ``nan``) can be read as: numbers, else ISO 8601 dates, else text. A
+cell that breaks the rule of its column is an error with its row, never a guess. A column is
+converted when it is asked for, so one that nobody uses can hold anything.
 """
 
-import csv
 import difflib
 import re
-import zipfile
-import zlib
-from array import array
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chronofed.errors import DataError, MissingExtraError
+from chronofed.errors import DataError
 from chronofed.tasks.dataset import Codes
 
 Column: TypeAlias = NDArray[Any]
 
-_LARGEST = float(np.finfo(np.float32).max)  # features become float32
+_LARGEST = np.finfo(np.float32).max  # features become float32
 _EXACT = 2**53  # beyond this, neighbouring integers are the same float64
 _CHUNK = 2000  # rows of a CSV file that stay in the processor's cache while they are sorted out
 
@@ -173,152 +167,11 @@ class Columns:
         return values
 
 
-def read(path: Path) -> Columns:
-    """Read a file by its ending: ``.csv``, ``.tsv``, ``.parquet`` or ``.npz``."""
-    readers = {".csv": _read_csv, ".tsv": _read_csv, ".parquet": _read_parquet, ".npz": _read_npz}
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        raise DataError(f"{path}: unknown ending {path.suffix!r}; use {', '.join(readers)}")
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
-    try:
-        return reader(path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({_line(error)})") from None
-
-
 def missing(column: Column) -> NDArray[np.bool_]:
     """Which entries of a column are missing."""
     if column.dtype == object:
         return np.asarray(column == "", dtype=np.bool_)
     return np.isnat(column) if column.dtype.kind == "M" else np.isnan(column)
-
-
-def _read_csv(path: Path) -> Columns:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            return _from_csv(path, file)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 text ({error.reason})") from None
-    except csv.Error as error:
-        raise DataError(f"{path}: not a CSV file ({error})") from None
-
-
-class _Codes(dict[str, int]):
-    """Gives every new text the next number, at the speed of a dictionary for those seen before."""
-
-    def __missing__(self, cell: str) -> int:
-        return self.setdefault(cell, len(self))
-
-
-def _from_csv(path: Path, file: TextIO) -> Columns:
-    reader = csv.reader(file, delimiter=_delimiter(file), strict=True)
-    names = _header(path, next(reader, []))
-    known = [_Codes() for _ in names]
-    codes = [array("q") for _ in names]
-    lines: list[int] = []
-    rows = _rows(path, reader, len(names), lines)
-    while chunk := list(islice(rows, _CHUNK)):
-        for column, table, cells in zip(codes, known, zip(*chunk, strict=True), strict=True):
-            column.extend(map(table.__getitem__, cells))
-    labels = (
-        Labels([_cleaned(cell) for cell in table], np.array(column, np.int64))
-        for table, column in zip(known, codes, strict=True)
-    )
-    return Columns(path, dict(zip(names, labels, strict=True)), lines, untyped=True)
-
-
-def _delimiter(file: TextIO) -> str:
-    """The mark that splits the header into most names."""
-    first = file.readline()
-    file.seek(0)
-    return max(",;\t|", key=lambda mark: len(next(csv.reader([first], delimiter=mark), [])))
-
-
-def _rows(path: Path, reader: Any, width: int, lines: list[int]) -> Iterator[list[str]]:  # noqa: ANN401
-    """All rows but blank lines; ``lines`` receives where each one ends."""
-    for row in reader:
-        if row and len(row) != width:
-            complaint = f"{len(row)} cells where the header has {width}"
-            raise DataError(f"{path}, row {reader.line_num}: {complaint}")
-        if row:
-            lines.append(reader.line_num)
-            yield row
-
-
-def _header(path: Path, cells: list[str]) -> list[str]:
-    names = [cell.strip() for cell in cells]
-    if not names:
-        raise DataError(f"{path}: no columns")
-    if "" in names:
-        raise DataError(f"{path}: column {names.index('') + 1} has no name")
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise DataError(f"{path}: more than one column is called {twice[0]!r}")
-    return names
-
-
-def _cleaned(cell: str) -> str:
-    stripped = cell.strip()
-    return "" if stripped in ("nan", "NaN") else stripped
-
-
-def _read_parquet(path: Path) -> Columns:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtraError("pyarrow", "parquet", "reading Parquet") from None
-    try:
-        table = pq.read_table(path)
-    except pa.ArrowException as error:
-        raise DataError(f"{path}: not a Parquet file ({_line(error)})") from None
-    names = _header(path, table.column_names)
-    held = (_from_arrow(column, pa) for column in table.columns)
-    return Columns(path, dict(zip(names, held, strict=True)))
-
-
-def _from_arrow(column: Any, pa: Any) -> NDArray[Any] | Labels:  # noqa: ANN401
-    """One Parquet column; what is of no kind here becomes ``None``, refused where it is used."""
-    is_a, kind = pa.types, column.type
-    if is_a.is_dictionary(kind):
-        return _from_arrow(column.cast(kind.value_type), pa)
-    if is_a.is_string(kind) or is_a.is_large_string(kind):
-        coded = column.fill_null("").combine_chunks().dictionary_encode()
-        distinct = [cell.strip() for cell in coded.dictionary.to_pylist()]
-        return Labels(distinct, coded.indices.to_numpy().astype(np.int64))
-    if is_a.is_timestamp(kind) or is_a.is_date(kind):
-        column = column.cast(pa.timestamp("us", getattr(kind, "tz", None)), safe=False)
-    elif is_a.is_boolean(kind) or is_a.is_decimal(kind):
-        column = column.cast(pa.int8() if is_a.is_boolean(kind) else pa.float64())
-    elif not (is_a.is_integer(kind) or is_a.is_floating(kind)):
-        return np.full(len(column), None, dtype=object)
-    return np.asarray(column.to_numpy())
-
-
-def _read_npz(path: Path) -> Columns:
-    try:
-        file = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, zipfile.BadZipFile):
-        raise DataError(f"{path}: not an npz file") from None
-    if not isinstance(file, np.lib.npyio.NpzFile):
-        raise DataError(f"{path}: a single array, not an npz file of named arrays")
-    with file:
-        return Columns(path, {name: _from_npz(path, file, name) for name in file.files})
-
-
-def _from_npz(path: Path, file: Mapping[str, Any], name: str) -> NDArray[Any] | Labels:
-    try:
-        held: NDArray[Any] = file[name]
-    except ValueError:
-        complaint = "is pickled, and a pickle can run code: save it as numbers, text or dates"
-        raise DataError(f"{path}: array {name!r} {complaint}") from None
-    except (EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path}: array {name!r} is damaged ({_line(error)})") from None
-    if held.dtype.kind == "U" and held.ndim == 1:
-        distinct, codes = np.unique(held, return_inverse=True)
-        return Labels([cell.strip() for cell in distinct.tolist()], codes)
-    return held
 
 
 def _attempt(parse: Callable[[str], object], cell: str) -> object:
@@ -353,8 +206,3 @@ def _nearest(name: str, names: Sequence[str]) -> str:
     folded = {each.casefold(): each for each in names}
     close = difflib.get_close_matches(name.casefold(), folded, n=1)
     return f"did you mean {folded[close[0]]!r}?" if close else f"it has {', '.join(names)}"
-
-
-def _line(error: Exception) -> str:
-    """The first line of a foreign message."""
-    return (str(error).splitlines() or [type(error).__name__])[0]

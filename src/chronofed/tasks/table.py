@@ -12,7 +12,7 @@ was away. Times in which nobody has rows are no periods.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -23,15 +23,16 @@ import torch
 from numpy.typing import NDArray
 
 from chronofed.config import Count, Fraction, Kind
-from chronofed.errors import DataError, SpecError
+from chronofed.errors import DataError
 from chronofed.seeds import numpy_generator
-from chronofed.tasks.columns import Column, Columns, missing, read
+from chronofed.tasks.columns import Column, Columns, missing
 from chronofed.tasks.dataset import Codes, Dataset, Origin
+from chronofed.tasks.periods import Period, rank_within
+from chronofed.tasks.readers import read
 from chronofed.types import Samples
 
 Mask = NDArray[np.bool_]
 
-_CALENDAR = {"day": "D", "week": "D", "month": "M", "quarter": "M", "year": "Y"}
 _CATEGORIES = 100  # a column with more different texts holds identifiers or prose
 
 
@@ -63,10 +64,10 @@ class Table(Kind, tag="table"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.time is None and Period.parse(self.period).unit not in ("rows", "units"):
+        unit = Period.parse(self.period).unit
+        if self.time is None and unit not in ("rows", "units"):
             msg = f"Table.period: {self.period!r} needs a time column; without one say '50 rows'"
             raise ValueError(msg)
-        Period.parse(self.period)
         if self.target in self.features:
             msg = f"Table.features: {self.target!r} is the target and must not predict itself"
             raise ValueError(msg)
@@ -112,6 +113,7 @@ class Table(Kind, tag="table"):
         when = np.arange(count) if self.time is None else columns.times(self.time)
         Period.parse(self.period).check(when, self.time)
         kept = np.ones(count, dtype=np.bool_)
+        # Not strict: the order of the file has no key, and no row is without it.
         for key, column in zip(keys, (columns.values(self.target), who, when), strict=False):
             lost = kept & missing(column)
             kept &= ~lost
@@ -170,72 +172,6 @@ class _Rows:
         return Origin(self.clients, self.periods, *codes)
 
 
-@dataclass(frozen=True, slots=True)
-class Period:
-    """How time is cut; every period has a number, and numbers are in time order."""
-
-    unit: str  # of the calendar, or "days", "rows", "units"
-    length: float = 1
-
-    @classmethod
-    def parse(cls, text: str) -> "Period":
-        """Read ``month``, ``10 days``, ``50 rows`` or ``50``.
-
-        >>> Period.parse("50 rows")
-        Period(unit='rows', length=50.0)
-        """
-        if text in _CALENDAR:
-            return cls(text)
-        window = re.fullmatch(r"(\d{1,9}) (row|day)s?|(\d{1,15}(?:\.\d{1,9})?)", text, re.ASCII)
-        length = float(window[1] or window[3]) if window else 0
-        if window is None or not length:
-            choices = f"{', '.join(_CALENDAR)}, or a window such as '10 days', '50 rows' or '50'"
-            raise ValueError(f"Table.period: {text!r} is not a period; use {choices}")
-        return cls(f"{window[2]}s" if window[2] else "units", length)
-
-    def check(self, time: Column, name: str | None) -> None:
-        """Refuse a period that does not fit the kind of time."""
-        dates = time.dtype.kind == "M"
-        if dates and self.unit == "units":
-            advice = f"dates: say '{self.length:g} days', '{self.length:g} rows' or 'month'"
-        elif not dates and self.unit not in ("units", "rows"):
-            advice = "numbers: say a window of them such as '50', or '50 rows'"
-        else:
-            return
-        raise SpecError(f"Table.period does not fit column {name!r}, which holds {advice}")
-
-    def numbers(self, time: Column, client: Codes) -> Column:
-        """The number of every row's period: where the period starts; rows are in time order."""
-        if self.unit == "rows":
-            rank = _within(client)[0]
-            return rank - rank % int(self.length)
-        if self.unit == "units":
-            return _windows(time.astype(np.float64), self.length)
-        number = time.astype(f"datetime64[{_CALENDAR.get(self.unit, 'D')}]").astype(np.int64)
-        if self.unit == "days":
-            return number - (number - number.min(initial=0)) % int(self.length)
-        if self.unit == "week":
-            return number - (number + 3) % 7  # its Monday: day 0, 1970-01-01, was a Thursday
-        return number - number % 3 if self.unit == "quarter" else number
-
-    def name(self, number: float) -> str:
-        """What the period with this number is called, e.g. ``2009-03`` or ``rows 0-49``."""
-        if self.unit == "units":
-            return f"[{number:.15g}, {number + self.length:.15g})"
-        first, last = int(number), int(number + self.length) - 1
-        if self.unit == "rows":
-            return f"rows {first}-{last}"
-        date = np.datetime64(first, _CALENDAR.get(self.unit, "D"))
-        if self.unit == "days":
-            return f"{date} to {date + (last - first)}"
-        if self.unit == "quarter":
-            return f"{date.astype('datetime64[Y]')}-Q{first % 12 // 3 + 1}"
-        if self.unit == "week":
-            year, week, _ = date.item().isocalendar()
-            return f"{year}-W{week:02}"
-        return str(date)
-
-
 def held_out(client: Codes, period: Codes, share: float, seed: int) -> Mask:
     """Which rows are for testing: of every client-period the share, but never all.
 
@@ -247,7 +183,7 @@ def held_out(client: Codes, period: Codes, share: float, seed: int) -> Mask:
     draws = np.empty(len(group))
     draws[np.argsort(group, kind="stable")] = numpy_generator(seed, "holdout").random(len(group))
     order = np.argsort(draws)
-    rank, size = _within(group[order])
+    rank, size = rank_within(group[order])
     quota = np.floor(share * size + 0.5 + 1e-9)  # in floats 0.29 * 50 is less than 14.5
     test = np.empty(len(group), dtype=np.bool_)
     test[order] = rank < np.minimum(quota, size - 1)
@@ -302,7 +238,7 @@ def _classes(columns: Columns, name: str, place: Codes) -> tuple[Codes, tuple[st
     target = columns.values(name)[place]
     if target.dtype.kind == "M":
         raise DataError(f"{columns.path}: target {name!r} holds dates, not classes")
-    broken = np.flatnonzero(target % 1) if target.dtype.kind == "f" else ()
+    broken = np.flatnonzero(target % 1 if target.dtype.kind == "f" else [])
     if len(broken):
         complaint = f"{target[broken[0]]} is not a class; use whole numbers or text"
         raise columns.refusal(name, int(place[broken[0]]), complaint)
@@ -316,30 +252,12 @@ def _classes(columns: Columns, name: str, place: Codes) -> tuple[Codes, tuple[st
 def _large(client: Codes, number: Column, least: int, notes: list[str]) -> Mask:
     """Rows whose client has at least so many rows in their period."""
     _, period = np.unique(number, return_inverse=True)
-    rank, size = _within(period * (client.max(initial=0) + 1) + client)
+    rank, size = rank_within(period * (client.max(initial=0) + 1) + client)
     small = size < least
     if small.any():
         groups = np.count_nonzero(small & (rank == 0))
         notes.append(f"{small.sum()} rows left out: {groups} client-periods below {least} rows")
     return ~small
-
-
-def _within(groups: Codes) -> tuple[Codes, Codes]:
-    """Every row's rank among the rows of its group, and how many those are."""
-    order = np.argsort(groups, kind="stable")
-    _, first, size = np.unique(groups[order], return_index=True, return_counts=True)
-    rank, sizes = np.empty_like(groups), np.empty_like(groups)
-    rank[order] = np.arange(len(groups)) - np.repeat(first, size)
-    sizes[order] = np.repeat(size, size)
-    return rank, sizes
-
-
-def _windows(time: Column, length: float) -> Column:
-    """The start of the window that every time is in; 0.3 is the start of one of length 0.1."""
-    quotient = time / length
-    nearest = np.round(quotient)
-    meant = np.abs(quotient - nearest) <= 4 * np.finfo(np.float64).eps * np.abs(quotient)
-    return np.where(meant, nearest, np.floor(quotient)) * length + 0.0  # no -0.0
 
 
 def _coded(cells: Column, order: Iterable[object]) -> Codes:

@@ -1,0 +1,8 @@
+"""``python -m chronofed``."""
+
+import sys
+
+from chronofed.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

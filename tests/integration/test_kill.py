@@ -1,0 +1,95 @@
+"""kill -9 at any instant, then resume: the end is the same, bit for bit."""
+
+import multiprocessing
+import os
+import random
+import signal
+
+import pytest
+
+from chronofed import CoreSet, Experiment, FedProx, Method, Mlp, Optimal, Train
+from chronofed.experiments import runner
+from chronofed.experiments.spec import Checkpoint
+from chronofed.metrics.evaluation import Evaluate
+from chronofed.records import RunDirectory, atomic
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["chronofed.experiments.runner"])
+
+EXPERIMENT = Experiment(
+    rounds=40,
+    model=Mlp(hidden=(16,)),
+    method=Method(FedProx(0.1), CoreSet(10), Optimal(drift=1.0, loss=0.5)),
+    train=Train(steps=3, lr=0.1),
+    evaluate=Evaluate(every=2, seen=500),
+    checkpoint=Checkpoint(every=3, keep=2),
+)
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """The run that nobody disturbs."""
+    return finish(tmp_path_factory.mktemp("straight") / "run")
+
+
+def finish(path):
+    directory = runner.start(EXPERIMENT, path)
+    runner.proceed(directory)
+    return result(directory)
+
+
+def result(directory: RunDirectory):
+    """All bytes that must not depend on interruptions; checkpoints are named by their digest."""
+    latest = max(path.name for path in directory.checkpoints.iterdir())
+    summary = directory.summary()
+    del summary["seconds"]
+    return (directory.path / "metrics.jsonl").read_bytes(), latest, summary
+
+
+def work(path) -> None:
+    runner.proceed(RunDirectory.open(path))
+
+
+def die_at_flush(path, number: int) -> None:
+    """Work, and be killed at the n-th time that something is flushed to disk."""
+    flush, calls = os.fsync, iter(range(number))
+
+    def fatal(descriptor):
+        if next(calls, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        flush(descriptor)
+
+    atomic.os.fsync = fatal
+    work(path)
+
+
+def test_killed_at_random_moments(tmp_path, straight):
+    chance, kills, runs = random.Random(1), 0, 0
+    while kills < 20:
+        runs += 1
+        directory = runner.start(EXPERIMENT, tmp_path / f"run{runs}")
+        while directory.state != "finished":
+            process = CONTEXT.Process(target=work, args=(directory.path,))
+            process.start()
+            process.join(chance.uniform(0.1, 1.6))
+            if process.is_alive():
+                os.kill(process.pid, signal.SIGKILL)
+                process.join()
+                kills += 1
+            else:
+                assert process.exitcode == 0
+        assert result(directory) == straight
+        assert not list(directory.path.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 3, 4, 5, 6, 7])
+def test_killed_while_writing(tmp_path, straight, first):
+    """Every place where something is written: before the rename, after it, before the folder is flushed."""
+    directory = runner.start(EXPERIMENT, tmp_path / "run")
+    for number in (first, first + 8):
+        process = CONTEXT.Process(target=die_at_flush, args=(directory.path, number))
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+    runner.proceed(directory)
+    assert result(directory) == straight

@@ -1,0 +1,187 @@
+"""Who is there: every membership, alone and inside a scenario."""
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chronofed.config import kind_of
+from chronofed.errors import SpecError
+from chronofed.scenarios.base import Presence, Scenario
+from chronofed.scenarios.membership import (
+    NEVER,
+    AnyMembership,
+    Available,
+    Everyone,
+    Fixed,
+    Membership,
+    OneShot,
+    Schedule,
+)
+from chronofed.scenarios.stream import RandomSubset
+
+SEVEN = np.arange(7)
+ALL = [
+    Everyone(),
+    Fixed((5, 0)),
+    Schedule(((1, 2, 5), (3, 0, NEVER))),
+    Available(0.5),
+    OneShot(2),
+]
+
+
+def _present(membership, round_, seed=0, clients=7):
+    return membership.present(np.arange(clients), round_, seed).tolist()
+
+
+@pytest.mark.parametrize("membership", ALL, ids=kind_of)
+def test_pure_ascending_and_among_the_candidates(membership):
+    presence: Presence = membership
+    for t in (9, 0, 4):
+        candidates = 100 + SEVEN
+        for group in (SEVEN, candidates):
+            here = presence.present(group, t, 3)
+            assert np.array_equal(here, presence.present(group, t, 3))
+            assert np.all(np.diff(here) > 0)
+            assert np.isin(here, group).all()
+
+
+@pytest.mark.parametrize("membership", ALL, ids=kind_of)
+def test_written_and_read_back(membership):
+    plain = msgspec.to_builtins(membership)
+    assert plain["kind"] == kind_of(membership)
+    assert msgspec.convert(plain, AnyMembership) == membership
+
+
+@pytest.mark.parametrize("membership", ALL, ids=kind_of)
+def test_only_one_shot_clients_never_return(membership):
+    assert membership.persistent == (not isinstance(membership, OneShot))
+
+
+def test_everyone():
+    assert _present(Everyone(), 3) == SEVEN.tolist()
+    assert Everyone().rounds(7) is None
+
+
+def test_fixed_clients():
+    assert [_present(Fixed((5, 0, 5)), t) for t in (0, 9)] == [[0, 5]] * 2
+    assert Fixed((5, 0, 5)).most(7) == 2
+    assert Fixed((5, 0)).present(5 + SEVEN, 0, 0).tolist() == [5]
+
+
+def test_schedule_by_hand():
+    schedule = Schedule(((0, 2, 4), (0, 6, NEVER), (2, 0, 1)))
+    expected = [[1, 2], [1], [0, 1], [0, 1], [1], [1], [0, 1], [0, 1]]
+    assert [_present(schedule, t, clients=3) for t in range(8)] == expected
+
+
+@given(
+    spans=st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(1, 9) | st.just(NEVER)),
+        max_size=6,
+    ),
+    round_=st.integers(0, 20),
+)
+@settings(deadline=None)
+def test_schedule_against_its_definition(spans, round_):
+    spans = tuple((i, a, b if b == NEVER else a + b) for i, a, b in spans)
+    own = {i: [(a, b) for j, a, b in spans if j == i] for i in range(4)}
+    expected = [
+        i
+        for i, times in own.items()
+        if not times or any(a <= round_ and (b == NEVER or round_ < b) for a, b in times)
+    ]
+    schedule = Schedule(spans)
+    assert _present(schedule, round_, clients=4) == expected
+    end = schedule.rounds(4)
+    if end is None:
+        assert _present(schedule, 10**6, clients=4)
+    else:
+        assert _present(schedule, end - 1, clients=4)
+        assert not _present(schedule, end, clients=4)
+
+
+def test_available_is_a_coin_for_each_client_and_round():
+    there = np.zeros((2000, 7))
+    for t in range(2000):
+        there[t, _present(Available(0.3), t)] = 1
+    assert np.allclose(there.mean(axis=0), 0.3, atol=0.04)
+    correlation = np.corrcoef(there.T) - np.eye(7)
+    assert np.abs(correlation).max() < 0.1
+    later = [np.corrcoef(there[:-1, i], there[1:, i])[0, 1] for i in range(7)]
+    assert np.abs(later).max() < 0.1
+
+
+def test_available_depends_on_the_seed_and_may_be_everyone():
+    draws = [[_present(Available(0.5), t, seed) for t in range(9)] for seed in (0, 1)]
+    assert draws[0] != draws[1]
+    assert _present(Available(1.0), 0) == SEVEN.tolist()
+
+
+def test_one_shot():
+    assert [_present(OneShot(3), t) for t in range(4)] == [[0, 1, 2], [3, 4, 5], [6], []]
+    assert OneShot(3).rounds(7) == 2
+    assert OneShot(3).most(7) == 3
+
+
+def test_a_scenario_of_nobody_is_an_empty_plan():
+    stream = RandomSubset([[np.arange(3)]] * 2)
+    scenario = Scenario(stream, Schedule(((0, 2, NEVER), (1, 3, 4))))
+    assert [list(scenario.at(t).visits) for t in range(5)] == [[], [], [0], [0, 1], [0]]
+    assert scenario.rounds is None
+    assert scenario.persistent
+
+
+def test_cohort_is_drawn_from_those_present():
+    scenario = Scenario(RandomSubset([[np.arange(3)]] * 7), Fixed((1, 3, 5)), cohort=2)
+    chosen = [tuple(scenario.at(t).visits) for t in range(60)]
+    assert set(chosen) == {(1, 3), (1, 5), (3, 5)}
+
+
+def test_a_scenario_lasts_as_long_as_its_members():
+    scenario = Scenario(RandomSubset([[np.arange(3)]] * 2), Schedule(((0, 0, 4), (1, 2, 9))))
+    assert scenario.rounds == 9
+
+
+@pytest.mark.parametrize(
+    ("membership", "words"),
+    [
+        (Fixed((1, 9)), "'fixed' names client 9, but there are 7: use numbers 0 .. 6"),
+        (Schedule(((7, 0, 1),)), "'schedule' names client 7"),
+        (OneShot(8), "asks 8 clients a round, but there are 7"),
+    ],
+    ids=["fixed", "schedule", "one-shot"],
+)
+def test_memberships_that_do_not_fit(membership, words):
+    with pytest.raises(SpecError, match=words):
+        membership.check(7)
+
+
+@pytest.mark.parametrize("membership", [*ALL, Schedule(())], ids=kind_of)
+def test_memberships_that_fit(membership):
+    membership.check(7)
+    counts = [len(_present(membership, t)) for t in range(30)]
+    assert max(counts) <= membership.most(7) <= 7
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: Fixed(()),
+        lambda: Fixed((-1,)),
+        lambda: Schedule(((0, 3, 3),)),
+        lambda: Schedule(((0, 3, -2),)),
+        lambda: Available(0.0),
+        lambda: Available(1.5),
+        lambda: OneShot(0),
+    ],
+)
+def test_values_out_of_range_are_refused(build):
+    with pytest.raises(ValueError, match=r"^(Fixed|Schedule|Available|OneShot)\.\w+: "):
+        build()
+
+
+def test_the_base_is_abstract():
+    with pytest.raises(TypeError, match="abstract"):
+        Membership()

@@ -1,0 +1,261 @@
+"""Models: sizes, names, the treatment of bytes, and clear refusals."""
+
+import copy
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from chronofed.config import kind_of
+from chronofed.errors import SpecError
+from chronofed.tasks.models import (
+    BasicBlock,
+    Cnn,
+    Cnn1d,
+    Custom,
+    Linear,
+    Mlp,
+    ModelSettings,
+    ResNet18,
+    Scale,
+)
+
+GREY, COLOUR, WINDOW = (1, 28, 28), (3, 32, 32), (128, 6)
+SMALL = [
+    (Linear(), GREY),
+    (Mlp((20, 10)), COLOUR),
+    (Cnn((4, 8), fc=16), GREY),
+    (Cnn((4, 8), fc=16), COLOUR),
+    (Cnn1d((4, 8), fc=16), WINDOW),
+    (ResNet18(4, "batch"), COLOUR),
+    (ResNet18(4, "group"), GREY),
+    (ResNet18(4, "none"), COLOUR),
+]
+
+
+def size(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def images(*shape: int) -> torch.Tensor:
+    return torch.randint(256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "shape", "classes", "expected"),
+    [
+        (Linear(), GREY, 10, 785 * 10),
+        (Mlp(), GREY, 10, 785 * 200 + 201 * 10),
+        (Mlp(()), (5,), 3, 6 * 3),
+        (Mlp((7, 4)), (5,), 3, 6 * 7 + 8 * 4 + 5 * 3),
+        (Cnn(), GREY, 10, 1_663_370),  # McMahan et al. (2017)
+        (Cnn(), COLOUR, 10, 2_432 + 51_264 + 4097 * 512 + 5_130),
+        (Cnn1d(), WINDOW, 6, 992 + 10_304 + (32 * 64 + 1) * 128 + 129 * 6),
+        (ResNet18(), COLOUR, 10, 11_173_962),
+        (ResNet18(norm="group"), COLOUR, 10, 11_173_962),
+        (ResNet18(), COLOUR, 100, 11_173_962 + 90 * 513),
+        (ResNet18(norm="none"), COLOUR, 10, 11_173_962 - 4_800),  # a bias for each scale and shift
+    ],
+)
+def test_number_of_parameters(settings, shape, classes, expected):
+    with torch.device("meta"):
+        assert size(settings.build(shape, classes)) == expected
+
+
+@pytest.mark.parametrize(("settings", "shape"), SMALL)
+def test_logits_and_gradients_reach_everything(settings, shape):
+    model = settings.build(shape, 7)
+    logits = model(images(3, *shape))
+    assert logits.shape == (3, 7)
+    assert logits.dtype == torch.float32
+    logits.square().sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    assert model.fc.out_features == 7  # the head has the same name everywhere
+
+
+@pytest.mark.parametrize(("settings", "shape"), SMALL)
+def test_bytes_are_scaled_and_numbers_are_not(settings, shape):
+    model = settings.build(shape, 3).eval()
+    x = images(2, *shape)
+    scaled = (x.float() / 255 - 0.5) / 0.25
+    torch.testing.assert_close(model(x), model(scaled))
+    assert not torch.allclose(model(x), model(x.float()))
+
+
+@pytest.mark.parametrize(("settings", "shape"), SMALL)
+def test_the_parameters_decide_the_dtype(settings, shape):
+    model, x = settings.build(shape, 3).eval(), images(2, *shape)
+    double = copy.deepcopy(model).double()
+    assert double(x).dtype == torch.float64
+    assert double((x.float() / 255 - 0.5) / 0.25).dtype == torch.float64
+    # Also when they are swapped in for one call, as per-client parameters are.
+    state = {name: value.clone() for name, value in double.state_dict().items()}
+    torch.testing.assert_close(functional_call(model, state, (x,)), double(x))
+
+
+@pytest.mark.parametrize(("settings", "shape"), SMALL)
+def test_many_clients_at_once_equal_one_by_one(settings, shape):
+    models = [settings.build(shape, 3).eval() for _ in range(3)]
+    x = images(3, 2, *shape)
+    parameters, buffers = stack_module_state(models)
+
+    def one(parameters, buffers, x):
+        return functional_call(models[0], (parameters, buffers), (x,))
+
+    together = vmap(one)(parameters, buffers, x)
+    alone = torch.stack([model(own) for model, own in zip(models, x, strict=True)])
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-4)
+
+
+def test_scale():
+    scale = Scale()
+    assert list(scale.state_dict()) == []
+    ends = torch.tensor([0, 255], dtype=torch.uint8)
+    assert scale(ends).tolist() == [-2, 2]
+    assert scale(ends, torch.float64).dtype == torch.float64
+    numbers = torch.tensor([0.0, 255.0])
+    assert scale(numbers) is numbers
+
+
+@pytest.mark.parametrize("norm", ["batch", "group", "none"])
+def test_resnet_parts(norm):
+    model = ResNet18(8, norm).build(COLOUR, 10)
+    names = ["scale", "conv1", "norm1", "layer1", "layer2", "layer3", "layer4", "fc"]
+    assert [name for name, _ in model.named_children()] == names
+    assert bool(list(model.buffers())) == (norm == "batch")
+    assert (model.conv1.bias is not None) == (norm == "none")
+    shapes = []
+    for stage in (model.layer1, model.layer2, model.layer3, model.layer4):
+        assert len(stage) == 2
+        stage.register_forward_hook(lambda module, args, out: shapes.append(tuple(out.shape[1:])))
+    model(images(2, *COLOUR))
+    assert shapes == [(8, 32, 32), (16, 16, 16), (32, 8, 8), (64, 4, 4)]
+
+
+@pytest.mark.parametrize(("width", "groups"), [(64, 32), (32, 16), (8, 4), (6, 1), (5, 1), (1, 1)])
+def test_no_channel_is_alone_in_its_group(width, groups):
+    norm = ResNet18(width, "group").build(COLOUR, 10).norm1
+    assert (norm.num_groups, norm.num_channels) == (groups, width)
+
+
+def test_block_adds_its_input():
+    block = BasicBlock(4, 4, 1, "none")
+    nn.init.zeros_(block.conv2.weight)
+    nn.init.zeros_(block.conv2.bias)
+    x = torch.randn(2, 4, 5, 5)
+    assert torch.equal(block(x), x.relu())
+    shrink = BasicBlock(4, 6, 2, "none")
+    nn.init.zeros_(shrink.conv2.weight)
+    nn.init.zeros_(shrink.conv2.bias)
+    assert torch.equal(shrink(x), shrink.downsample(x).relu())
+    assert shrink(x).shape == (2, 6, 3, 3)
+
+
+def test_cnn1d_convolves_along_time():
+    model = Cnn1d((4,), fc=8).build(WINDOW, 3)
+    assert model.features.conv1.weight.shape == (4, 6, 5)
+    x, seen = torch.randn(2, *WINDOW), []
+    model.features.conv1.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    model(x)
+    assert torch.equal(seen[0], x.transpose(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("settings", "shape", "message"),
+    [
+        (
+            Cnn(),
+            WINDOW,
+            r"^model cnn needs images \(channels, height, width\), not samples \(128, 6\)$",
+        ),
+        (ResNet18(), (5,), r"^model resnet18 needs images"),
+        (
+            Cnn1d(),
+            GREY,
+            r"^model cnn1d needs windows \(time, channels\), not samples \(1, 28, 28\)$",
+        ),
+        (Cnn((4,) * 5), GREY, r"^5 poolings leave nothing of 28: give fewer channels$"),
+        (Cnn1d((4, 4)), (3, 6), r"^2 poolings leave nothing of 3"),
+    ],
+)
+def test_a_shape_that_does_not_fit(settings, shape, message):
+    with pytest.raises(SpecError, match=message):
+        settings.build(shape, 10)
+
+
+def test_settings_from_a_specification():
+    kinds = Linear | Mlp | Cnn | Cnn1d | ResNet18 | Custom
+    content = {"kind": "resnet18", "width": 8, "norm": "group"}
+    settings = msgspec.convert(content, kinds)
+    assert settings == ResNet18(8, "group")
+    assert msgspec.to_builtins(settings) == content
+    assert msgspec.convert({"kind": "mlp", "hidden": [3, 4]}, kinds) == Mlp((3, 4))
+    assert msgspec.convert({"kind": "custom", "factory": "a:b"}, kinds).options == {}
+    assert [kind_of(kind) for kind in (Linear, Cnn, Cnn1d)] == ["linear", "cnn", "cnn1d"]
+    assert issubclass(Custom, ModelSettings)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Mlp((0,)), r"Mlp\.hidden: .*>= 1"),
+        (lambda: Cnn(fc=0), r"Cnn\.fc"),
+        (lambda: ResNet18(norm="layer"), r"ResNet18\.norm: .*'layer'"),
+        (lambda: ResNet18(width=1.5), r"ResNet18\.width"),
+    ],
+)
+def test_settings_out_of_range(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.fixture
+def user_module(tmp_path, monkeypatch):
+    (tmp_path / "chronofed_test_models.py").write_text(
+        "import torch\n"
+        "number = 3\n"
+        "def build(shape, classes, bias=True, note=''):\n"
+        "    model = torch.nn.Linear(shape[0], classes, bias=bias)\n"
+        "    model.note = note\n"
+        "    return model\n"
+        "def nothing(shape, classes):\n"
+        "    return [shape, classes]\n"
+    )
+    (tmp_path / "chronofed_test_broken.py").write_text("import chronofed_test_absent\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("user_module")
+def test_custom():
+    plain = Custom("chronofed_test_models:build").build((4,), 3)
+    assert (plain.in_features, plain.out_features, plain.note) == (4, 3, "")
+    assert plain.bias is not None
+    own = Custom("chronofed_test_models:build", {"bias": False, "note": "mine"}).build((4,), 3)
+    assert own.bias is None
+    assert own.note == "mine"
+
+
+@pytest.mark.usefixtures("user_module")
+@pytest.mark.parametrize(
+    ("factory", "options", "message"),
+    [
+        (
+            "chronofed_test_models",
+            {},
+            "'chronofed_test_models' is not of the form 'package.module:f",
+        ),
+        (":build", {}, "':build' is not of the form"),
+        ("chronofed_test_absent:build", {}, "cannot import chronofed_test_absent: .*PYTHONPATH"),
+        ("chronofed_test_broken:build", {}, "cannot import chronofed_test_broken: .*_absent"),
+        ("chronofed_test_models:biuld", {}, "chronofed_test_models has no function 'biuld'"),
+        ("chronofed_test_models:number", {}, "chronofed_test_models has no function 'number'"),
+        ("chronofed_test_models:nothing", {}, "nothing returned list, not a torch.nn.Module"),
+        ("chronofed_test_models:build", {"deep": 1}, "cannot be called: .*'deep'"),
+        ("chronofed_test_models:build", {"classes": 1}, "cannot be called: .*'classes'"),
+    ],
+)
+def test_custom_refused(factory, options, message):
+    with pytest.raises(SpecError, match=rf"(?s)^(?!.*\n)model custom: .*{message}"):
+        Custom(factory, options).build((4,), 3)

@@ -1,0 +1,136 @@
+"""Every mistake in a specification gets one line with the place and the nearest valid key."""
+
+import tomllib
+
+import pytest
+
+from chronofed import CoreSet, Experiment, FedProx, Forget, Method, Optimal
+from chronofed.config import Kind
+from chronofed.errors import SpecError
+from chronofed.experiments.reader import alternatives, read
+from chronofed.memories import Memory
+from chronofed.scenarios import Fixed, Subsets
+
+
+class Silent(Forget, tag="silent"):
+    """A user's own memory."""
+
+    loudness: int = 0
+
+
+def parse(text: str) -> Experiment:
+    return read(tomllib.loads(text), Experiment)
+
+
+def test_reads_nested_settings():
+    experiment = parse(
+        """
+        rounds = 7
+        [method.backbone]
+        kind = "fedprox"
+        mu = 0.3
+        [method.memory]
+        kind = "core-set"
+        size = 20
+        [method.weights]
+        kind = "optimal"
+        drift = 1
+        loss = 0.5
+        [scenario]
+        kind = "subsets"
+        cohort = 2
+        membership = { kind = "fixed", clients = [0, 2, 3] }
+        """
+    )
+    assert experiment.method == Method(FedProx(0.3), CoreSet(20), Optimal(1.0, 0.5))
+    assert experiment.scenario == Subsets(cohort=2, membership=Fixed((0, 2, 3)))
+    assert experiment.rounds == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("roundz = 3", r"^roundz: unknown key; did you mean 'rounds'\?$"),
+        ("[train]\nlearning = 1", r"^train.learning: unknown key; known: lr, batch_size, epochs"),
+        ("[train]\nlr = 'fast'", r"^train.lr: expected float, got str 'fast'$"),
+        ("[train]\nlr = -1", r"^train.lr: expected float > 0.0, got int -1$"),
+        ("[train]\nbatch_size = 1.5", r"^train.batch_size: expected int, got float 1.5$"),
+        (
+            "[train]\nepoch = 'unoin'",
+            r"^train.epoch: unknown value 'unoin'; did you mean 'union'\?$",
+        ),
+        ("train = 3", r"^train: expected a table, got int 3$"),
+        ("rounds = 0", r"^rounds: expected int >= 1, got int 0$"),
+        (
+            "[method.backbone]\nkind = 'fedporx'",
+            r"^method.backbone.kind: unknown value 'fedporx'; did you mean 'fedprox'\?$",
+        ),
+        (
+            "[method.backbone]\nmu = 1",
+            r"^method.backbone.kind: missing; choose one of fedavg, fedprox",
+        ),
+        (
+            "[method.memory]\nkind = 'core-set'\nsise = 3",
+            r"^method.memory.sise: unknown key; did you mean 'size'\?$",
+        ),
+        (
+            "[method.weights]\nkind = 'optimal'\ndrift = 1",
+            r"^method.weights.loss: missing \(a required key of Optimal\)$",
+        ),
+        (
+            "[data]\nkind = 'imagse'",
+            r"^data.kind: unknown value 'imagse'; did you mean 'images'\?$",
+        ),
+        ("[data]\nname = 'cifar10'", r"^data.kind: missing; choose one of images, table$"),
+        (
+            "[data]\nkind = 'images'\nname = 'cifar'",
+            r"^data.name: unknown value 'cifar'; did you mean 'cifar10",
+        ),
+        (
+            "[scenario]\nkind = 'subsets'\nmembership = {kind = 'fixed', clients = ['a']}",
+            r"^scenario.membership.clients\[0\]: expected int, got str$",
+        ),
+        ("[model]\nkind = 'mlp'\nhidden = 200", r"^model.hidden: expected array, got int 200$"),
+    ],
+)
+def test_says_what_is_wrong_and_where(text, message):
+    with pytest.raises(SpecError, match=message):
+        parse(text)
+
+
+def test_a_users_own_class_by_its_path():
+    table = {"kind": f"{__name__}:Silent", "loudness": 3}
+    assert read(table, Memory, "method.memory") == Silent(loudness=3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("no_such_module:X", r"m.kind: cannot import 'no_such_module:X': No module"),
+        (f"{__name__}:Missing", r"m.kind: cannot import .*has no attribute 'Missing'"),
+        (
+            "chronofed.backbones:FedAvg",
+            r"m.kind: 'chronofed.backbones:FedAvg' is not a subclass of .*Memory",
+        ),
+        ("json:dumps", r"m.kind: 'json:dumps' is not a subclass"),
+    ],
+)
+def test_a_path_that_does_not_serve(kind, message):
+    with pytest.raises(SpecError, match=message):
+        read({"kind": kind}, Memory, "m")
+
+
+def test_alternatives_are_found_at_any_depth():
+    class Root(Kind):
+        pass
+
+    class Branch(Root):
+        pass
+
+    class Leaf(Branch, tag="leaf"):
+        pass
+
+    class Twig(Root, tag="twig"):
+        pass
+
+    assert alternatives(Root) == {"leaf": Leaf, "twig": Twig}

@@ -1,0 +1,125 @@
+"""Specification files: read, changed by options, resolved, fingerprinted."""
+
+import tomllib
+
+import msgspec
+import pytest
+
+from chronofed import CoreSet, Experiment, Fresh, Method, Table, Train
+from chronofed.errors import IncompatibleError, SpecError
+from chronofed.experiments import spec
+from chronofed.experiments.reader import read
+from chronofed.experiments.spec import Checkpoint
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str):
+        path = tmp_path / "spec.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_an_empty_file_is_the_default_experiment(write):
+    assert spec.load(write("")) == Experiment()
+
+
+def test_options_change_settings(write):
+    path = write("rounds = 5\n[train]\nlr = 0.1\n")
+    changed = spec.load(
+        path, ["train.lr=0.05", "name=my run", "method.memory={kind='core-set', size=3}"]
+    )
+    assert changed.train.lr == 0.05
+    assert changed.name == "my run"
+    assert changed.method.memory == CoreSet(3)
+    assert changed.rounds == 5
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("train.lr", r"-s train.lr: expected KEY=VALUE"),
+        ("=3", r"-s =3: expected KEY=VALUE"),
+        ("rounds.x=3", r"-s rounds.x=3: rounds is not a table"),
+        ("train.lrr=3", r"spec.toml: train.lrr: unknown key; did you mean 'lr'\?"),
+        ("train.lr=fast", r"train.lr: expected float, got str 'fast'"),
+    ],
+)
+def test_bad_options(write, option, message):
+    with pytest.raises(SpecError, match=message):
+        spec.load(write("rounds = 5"), [option])
+
+
+def test_what_cannot_be_read(write, tmp_path):
+    with pytest.raises(SpecError, match=r"none.toml: no such file or directory"):
+        spec.load(tmp_path / "none.toml")
+    with pytest.raises(SpecError, match=r"spec.toml: not valid TOML: .*line 1"):
+        spec.load(write("rounds = ]"))
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(SpecError, match=r"binary.toml: not valid TOML"):
+        spec.load(tmp_path / "binary.toml")
+
+
+def test_resolved_reads_back_the_same():
+    original = Experiment(
+        rounds=3,
+        name='quotes " and \\ and ü',
+        method=Method(memory=CoreSet(7)),
+        scenario=Fresh(clients=3),
+        data=Table(path="x.csv", features=("a", "b")),
+    )
+    assert read(tomllib.loads(original.resolved()), Experiment) == original
+
+
+def test_fingerprint_counts_what_decides_the_result():
+    base = Experiment(rounds=3)
+    change = msgspec.structs.replace
+    assert base.fingerprint() == change(base, name="other").fingerprint()
+    assert base.fingerprint() == change(base, checkpoint=Checkpoint(every=1)).fingerprint()
+    assert base.fingerprint() != change(base, seed=1).fingerprint()
+    assert base.fingerprint() != change(base, train=Train(lr=0.06)).fingerprint()
+
+
+def test_build_needs_rounds_where_the_scenario_has_no_end():
+    with pytest.raises(SpecError, match=r"rounds: missing"):
+        Experiment().build()
+
+
+def test_build_refuses_a_client_memory_with_stateless_clients():
+    experiment = Experiment(rounds=2, scenario=Fresh(), method=Method(memory=CoreSet()))
+    with pytest.raises(
+        IncompatibleError, match=r"^method.memory: CoreSet keeps its state on the client"
+    ):
+        experiment.build()
+
+
+def test_augmentation_reaches_the_objective():
+    task, _, _ = Experiment(rounds=1).build()
+    assert task.augment is None
+    augmented = Experiment(rounds=1, data=spec.Images(augment="crop-flip"))
+    assert augmented.build()[0].augment is spec.crop_and_flip
+
+
+def table_spec(path: str) -> str:
+    return f'[data]\nkind = "table"\npath = "{path}"\n'
+
+
+def test_a_table_is_found_beside_the_specification_or_in_a_data_folder(
+    write, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("CHRONOFED_DATA", raising=False)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "far.csv").write_text("")
+    (tmp_path / "near.csv").write_text("")
+    assert spec.load(write(table_spec("near.csv"))).data.path == str(tmp_path / "near.csv")
+    found = spec.load(write(table_spec("far.csv")), data=elsewhere)
+    assert found.data.path == str(elsewhere / "far.csv")
+    monkeypatch.setenv("CHRONOFED_DATA", str(elsewhere))
+    assert spec.load(write(table_spec("far.csv"))).data.path == str(elsewhere / "far.csv")
+    with pytest.raises(
+        SpecError, match=r"data.path: no file lost.csv in .*; give its folder with --data"
+    ):
+        spec.load(write(table_spec("lost.csv")))

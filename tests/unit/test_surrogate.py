@@ -1,0 +1,75 @@
+"""Surrogates: what one local step sees of the past."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chronofed.surrogate import Pool, Surrogate
+from chronofed.types import Batch, Samples
+
+
+def samples(n: int, offset: int = 0) -> Samples:
+    return Samples(torch.arange(offset, offset + n, dtype=torch.float64)[:, None], torch.arange(n))
+
+
+def pool(*weights: float) -> Pool:
+    return Pool(samples(len(weights)), torch.tensor(weights, dtype=torch.float64))
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@given(n=st.integers(1, 40), size=st.integers(1, 50), seed=st.integers(0, 99))
+def test_equal_weights_come_in_epochs_without_repeats(n, size, seed):
+    batches = Pool(samples(n), torch.full((n,), 1 / n, dtype=torch.float64)).batches(
+        size, generator(seed)
+    )
+    seen: list[int] = []
+    while len(seen) < n:
+        batch = next(batches)
+        assert torch.isclose(batch.weight.sum(), torch.tensor(1.0, dtype=torch.float64))
+        seen += batch.y.tolist()
+    assert sorted(seen) == list(range(n))
+
+
+def test_unequal_weights_are_met_on_average():
+    batches = pool(0.1, 0.2, 0.7).batches(30, generator())
+    total = torch.zeros(3, dtype=torch.float64)
+    for _ in range(2000):
+        batch = next(batches)
+        total.index_add_(0, batch.y, batch.weight)
+    assert torch.allclose(total / 2000, torch.tensor([0.1, 0.2, 0.7]).double(), atol=0.01)
+
+
+def test_a_batch_weighs_what_the_pool_weighs():
+    assert float(next(pool(0.2, 0.2).batches(1, generator())).weight.sum()) == 0.4
+    assert float(next(pool(0.1, 0.3).batches(5, generator())).weight.sum()) == 0.4
+
+
+def test_present_and_past_are_joined_with_their_weights():
+    past = Pool(samples(2, offset=10), torch.tensor([0.1, 0.3], dtype=torch.float64))
+    joined = Surrogate(present=0.6, replay=past).pool(samples(3))
+    assert joined.samples.x.flatten().tolist() == [0, 1, 2, 10, 11]
+    assert torch.allclose(joined.weight, torch.tensor([0.2, 0.2, 0.2, 0.1, 0.3]).double())
+
+
+def test_without_a_past_the_pool_is_the_present():
+    joined = Surrogate().pool(samples(4))
+    assert joined.weight.tolist() == [0.25] * 4
+    assert len(joined) == 4
+
+
+def test_the_quadratic_part_adds_its_gradient():
+    grad, w = torch.tensor([1.0, 1.0]), torch.tensor([2.0, 3.0])
+    Surrogate(linear=torch.tensor([10.0, 20.0])).add_gradient_(grad, w)
+    assert grad.tolist() == [11, 21]
+    Surrogate(diagonal=torch.tensor([0.5, 2.0])).add_gradient_(grad, w)
+    assert grad.tolist() == [12, 27]
+    Surrogate().add_gradient_(grad, w)
+    assert grad.tolist() == [12, 27]
+
+
+def test_mean_batch_weighs_one():
+    batch = Batch.mean(samples(8))
+    assert batch.weight.tolist() == [0.125] * 8
