@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from chronofed.types import Vector
+from chronofed.types import Spans, Vector
 
 
 class Flat:
@@ -69,6 +69,25 @@ class Flat:
         parts = torch.split(self._bound, [p.numel() for p in self._parameters])
         for parameter, part in zip(self._parameters, parts, strict=True):
             parameter.data = part.view(parameter.shape)
+
+
+def take(vector: Vector, spans: Spans) -> Vector:
+    """The parts of a flat vector, one after the other."""
+    return torch.cat([vector[span] for span in spans]) if spans else vector[:0]
+
+
+def joined(spans: Iterable[slice]) -> Spans:
+    """The same parts in order, with neighbours made one.
+
+    >>> joined([slice(5, 7), slice(0, 2), slice(2, 5)])
+    (slice(0, 7, None),)
+    """
+    result: list[slice] = []
+    for span in sorted(spans, key=lambda s: s.start):
+        if result and result[-1].stop == span.start:
+            span = slice(result.pop().start, span.stop)
+        result.append(span)
+    return tuple(result)
 
 
 def _flatten(parts: Iterable[Tensor]) -> Vector:

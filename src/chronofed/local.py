@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import msgspec
+import torch
 from torch import Generator
 
-from chronofed.config import Config, Count, NonNegative, Positive
+from chronofed.config import Config, Count, Fraction, NonNegative, Positive
 from chronofed.surrogate import Pool, Surrogate
 from chronofed.types import Batch, Objective, Samples, Vector
+
+FULL_GRADIENT_BATCH = 256  # samples at a time: bounds memory, not the result
 
 
 class Train(Config):
@@ -25,6 +28,8 @@ class Train(Config):
         weight_decay: Weight of the l2 penalty.
         epoch: What one pass covers. ``present``: as many steps as the present data alone would take, so that
             methods with and without a memory do the same work. ``union``: the replayed samples too.
+        slow: Probability that a client is slow in a round: it then does only a part of its steps, any
+            number from 1 to K with equal probability.
     """
 
     lr: Positive = 0.05
@@ -34,6 +39,7 @@ class Train(Config):
     momentum: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     weight_decay: NonNegative = 0.0
     epoch: Literal["present", "union"] = "present"
+    slow: Fraction = 0.0
 
     def count(self, present: int, union: int) -> int:
         """Number of local steps for so many samples."""
@@ -41,6 +47,11 @@ class Train(Config):
             return self.steps
         samples = present if self.epoch == "present" else union
         return max(1, math.ceil(self.epochs * samples / self.batch_size))
+
+    def pace(self, generator: Generator) -> float:
+        """Share of its steps that a client manages this round, in (0, 1]."""
+        slow, share = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
+        return 1.0 - share if slow < self.slow else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +64,7 @@ class Local:
         past: The remembered objectives.
         train: How to train.
         generator: This visit's randomness.
+        pace: Share of the steps that the client manages.
     """
 
     objective: Objective
@@ -60,6 +72,7 @@ class Local:
     past: Surrogate
     train: Train
     generator: Generator
+    pace: float = 1.0
     pool: Pool = field(init=False)
     steps: int = field(init=False)
     _batches: Iterator[Batch] = field(init=False, repr=False)
@@ -67,16 +80,35 @@ class Local:
     def __post_init__(self) -> None:
         pool = self.past.pool(self.samples)
         object.__setattr__(self, "pool", pool)
-        object.__setattr__(self, "steps", self.train.count(len(self.samples), len(pool)))
+        steps = math.ceil(self.pace * self.train.count(len(self.samples), len(pool)))
+        object.__setattr__(self, "steps", steps)
         object.__setattr__(self, "_batches", pool.batches(self.train.batch_size, self.generator))
 
     def stochastic_gradient(self, params: Vector) -> Vector:
-        r"""Unbiased gradient of :math:`p_t f_t + \sum_\tau p_\tau \tilde f_\tau`."""
+        r"""Unbiased gradient of :math:`p_t f_t + \sum_\tau p_\tau \tilde f_\tau` at ``params``."""
+        (gradient,) = self.stochastic_gradients(params)
+        return gradient
+
+    def stochastic_gradients(self, *points: Vector) -> list[Vector]:
+        """The same mini-batch's gradient at several points."""
         batch = next(self._batches)
         x = self.objective.augment(batch.x, self.generator)
-        grad = self.objective.gradient(params, Batch(x, batch.y, batch.weight))
-        self.past.add_gradient_(grad, params)
-        return grad
+        return [self._gradient(params, Batch(x, batch.y, batch.weight)) for params in points]
+
+    def full_gradient(self, params: Vector) -> Vector:
+        """Exact gradient of the whole local objective; the model's buffers stay as they are."""
+        buffers = self.objective.buffers
+        total = torch.zeros_like(params)
+        for batch in self.pool.parts(FULL_GRADIENT_BATCH):
+            total.add_(self.objective.gradient(params, batch))
+        self.objective.buffers = buffers
+        self.past.add_gradient_(total, params)
+        return total
+
+    def _gradient(self, params: Vector, batch: Batch) -> Vector:
+        gradient = self.objective.gradient(params, batch)
+        self.past.add_gradient_(gradient, params)
+        return gradient
 
     def descend(self, start: Vector, direction: Callable[[Vector], Vector]) -> Vector:
         r"""Take K steps :math:`w \gets w - \eta_l\, d(w)` from ``start``: the only training loop.

@@ -1,27 +1,46 @@
 """The main loop: rounds of orders and results."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
-from chronofed.backbones.base import weighted_mean
+from chronofed.backbones.base import Uploads, weighted_mean
+from chronofed.clock import Clock
+from chronofed.deletion import Deletion, apply_deletions, without
 from chronofed.engines.serial import SerialEngine
 from chronofed.errors import DivergedError, IncompatibleError, SpecError
 from chronofed.local import Train
+from chronofed.memories import Keepsake, Moment
 from chronofed.protocol import Engine, Locker, Method, Order, Result, shares
-from chronofed.scenarios.base import Scenario
+from chronofed.scenarios.base import Plan, Scenario
+from chronofed.seeds import torch_generator
+from chronofed.surrogate import Surrogate
+from chronofed.traffic import Traffic
 from chronofed.types import Record, Task, Vector
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything after ``round`` rounds; all that a checkpoint must hold."""
+    """Everything after ``round`` rounds; all that a checkpoint must hold.
+
+    Attributes:
+        round: Rounds done.
+        server: The backbone's server state.
+        buffers: The model's buffers.
+        lockers: What the clients keep, by client.
+        past: What the server's memory keeps.
+        weights: What weights that learn have learned.
+        traffic: Bytes sent so far.
+    """
 
     round: int
     server: Record
     buffers: Vector
-    lockers: Mapping[int, Locker]
+    lockers: Mapping[int, Locker] = field(default_factory=dict)
+    past: tuple[Keepsake, ...] = ()
+    weights: Record = field(default_factory=dict)
+    traffic: Traffic = Traffic()  # noqa: RUF009 - immutable
 
     @property
     def params(self) -> Vector:
@@ -51,7 +70,7 @@ def check(method: Method, scenario: Scenario, rounds: int | None = None) -> None
         raise SpecError(msg)
 
 
-def run(
+def run(  # noqa: PLR0913 - one place for all that a run is made of
     method: Method,
     scenario: Scenario,
     task: Task,
@@ -61,6 +80,8 @@ def run(
     engine: Engine | None = None,
     seed: int = 0,
     start: Snapshot | None = None,
+    deletions: Sequence[Deletion] = (),
+    clock: Clock | None = None,
 ) -> Iterator[Snapshot]:
     """Train: yield the state after every round.
 
@@ -73,6 +94,8 @@ def run(
         engine: Where clients run; by default in this process.
         seed: Root of the run's randomness.
         start: Where to go on from; by default from the task's initial model.
+        deletions: Data to be forgotten from some round on.
+        clock: Where time is booked.
 
     Returns:
         One snapshot a round.
@@ -81,42 +104,102 @@ def run(
         IncompatibleError: If the scenario cannot serve the method.
     """
     check(method, scenario, rounds)
-    if engine is None:
-        engine = SerialEngine(task)
+    clock = clock or Clock()
+    engine = engine or SerialEngine(task, clock=clock)
     if start is None:
         params, buffers = task.initial(seed)
-        start = Snapshot(0, method.backbone.init_server(params), buffers, {})
+        state = method.backbone.init_server(params, scenario.clients)
+        start = Snapshot(0, state, buffers, weights=method.weights.init())
     engine.lockers.clear()
     engine.lockers.update(start.lockers)
     last = scenario.rounds if rounds is None else rounds
-    return _rounds(method, scenario, train or Train(), engine, seed, start, last)
+    server = _Server(method, engine, train or Train(), seed, tuple(deletions), clock)
+    return server.rounds(scenario, start, last)
 
 
-def _rounds(
-    method: Method,
-    scenario: Scenario,
-    train: Train,
-    engine: Engine,
-    seed: int,
-    now: Snapshot,
-    last: int | None,
-) -> Iterator[Snapshot]:
-    while last is None or now.round < last:
-        plan = scenario.at(now.round)
-        orders = [Order(now.round, i, now.server, now.buffers, train, seed) for i in plan.visits]
-        results = sorted(engine.map(method, orders, plan), key=lambda result: result.client)
-        server, buffers = _aggregate(method, now, results)
-        now = Snapshot(now.round + 1, server, buffers, dict(engine.lockers))
-        yield now
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """One side of the protocol: plan, orders, results, next state."""
+
+    method: Method
+    engine: Engine
+    train: Train
+    seed: int
+    deletions: tuple[Deletion, ...]
+    clock: Clock
+
+    def rounds(self, scenario: Scenario, now: Snapshot, last: int | None) -> Iterator[Snapshot]:
+        while last is None or now.round < last:
+            now = self._forget(now)
+            plan = without(scenario.at(now.round), self.deletions)
+            now = self._round(now, plan) if plan.visits else replace(now, round=now.round + 1)
+            yield replace(now, lockers=dict(self.engine.lockers))
+
+    def _round(self, now: Snapshot, plan: Plan) -> Snapshot:
+        with self.clock("memory"):
+            past = self._past(now)
+        orders = self._orders(now, plan, now.server, past)
+        traffic = now.traffic
+        if self.method.backbone.prepares:
+            answers = _sorted(self.engine.prepare(self.method, orders, plan))
+            server = self.method.backbone.begin(now.server, self._uploads(answers))
+            traffic = traffic.after(orders, answers)
+            orders = self._orders(now, plan, server, past)
+            now = replace(now, server=server)
+        results = _sorted(self.engine.map(self.method, orders, plan))
+        with self.clock("aggregate"):
+            return replace(self._next(now, results), traffic=traffic.after(orders, results))
+
+    def _forget(self, now: Snapshot) -> Snapshot:
+        """Carry out the deletions that are due."""
+        due = [deletion for deletion in self.deletions if deletion.round == now.round]
+        if not due:
+            return now
+        apply_deletions(self.engine.lockers, due)
+        gone = {client for deletion in due for client in deletion.clients}
+        return replace(now, past=tuple(k for k in now.past if k.client not in gone))
+
+    def _past(self, now: Snapshot) -> Surrogate | None:
+        """The server's memory, ready to travel; ``None`` if it is not the server that remembers."""
+        if self.method.memory.home != "server":
+            return None
+        weights = self.method.weights.resolve(now.weights)
+        sizes = [keepsake.size for keepsake in now.past]
+        typical = round(sum(sizes) / len(sizes)) if sizes else 1
+        return self.method.memory.recall(now.past, weights, Moment(now.round, None, typical))
+
+    def _orders(
+        self, now: Snapshot, plan: Plan, server: Record, past: Surrogate | None
+    ) -> list[Order]:
+        weights = self.method.weights.resolve(now.weights)
+        return [
+            Order(now.round, i, server, now.buffers, weights, past, self.train, self.seed)
+            for i in plan.visits
+        ]
+
+    def _uploads(self, results: list[Result]) -> Uploads:
+        weight = shares(results, self.method.average)
+        return [(weight[result.client], result.upload) for result in results]
+
+    def _next(self, now: Snapshot, results: list[Result]) -> Snapshot:
+        method = self.method
+        server = method.backbone.aggregate(now.server, self._uploads(results))
+        if not torch.isfinite(server["params"]).all():
+            msg = f"round {now.round}: the model is no longer finite; try a smaller train.lr"
+            raise DivergedError(msg)
+        weight = shares(results, method.average)
+        buffers = weighted_mean([(weight[r.client], {"b": r.buffers}) for r in results], "b")
+        new = [Keepsake(now.round, r.client, r.key, r.size, r.kept) for r in results if r.kept]
+        generator = torch_generator(self.seed, "retain", now.round)
+        past = method.memory.retain(now.past, new, generator) if new else now.past
+        learned = method.weights.update(
+            now.weights, {r.client: r.probe for r in results if r.probe}
+        )
+        return replace(
+            now, round=now.round + 1, server=server, buffers=buffers, past=past, weights=learned
+        )
 
 
-def _aggregate(method: Method, now: Snapshot, results: list[Result]) -> tuple[Record, Vector]:
-    """Next server state and buffers; a round in which nobody came changes nothing."""
-    if not results:
-        return now.server, now.buffers
-    weight = shares(results, method.average)
-    server = method.backbone.aggregate(now.server, [(weight[r.client], r.upload) for r in results])
-    if not torch.isfinite(server["params"]).all():
-        msg = f"round {now.round}: the model is no longer finite; try a smaller train.lr"
-        raise DivergedError(msg)
-    return server, weighted_mean([(weight[r.client], {"b": r.buffers}) for r in results], "b")
+def _sorted(results: Iterable[Result]) -> list[Result]:
+    """By client, so that sums do not depend on who answered first."""
+    return sorted(results, key=lambda result: result.client)

@@ -1,15 +1,18 @@
 """What travels between server and client, and what a client does with an order."""
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from chronofed.backbones import Backbone, FedAvg
+from chronofed.clock import Clock
 from chronofed.config import Config
 from chronofed.local import Local, Train
 from chronofed.memories import Forget, Keepsake, Memory, Moment
+from chronofed.probe import probe
 from chronofed.scenarios.base import Plan
 from chronofed.seeds import global_torch_seed, torch_generator
+from chronofed.surrogate import Surrogate
 from chronofed.types import Objective, Record, Samples, Vector
 from chronofed.weights import Merged, RoundWeights
 
@@ -41,24 +44,50 @@ class Method(Config):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Server to client: train from this state."""
+    """Server to client: train from this state, with this past.
+
+    Attributes:
+        round: The round, counted from 0.
+        client: Whom it is for.
+        server: The backbone's server state.
+        buffers: The model's buffers.
+        weights: Round weights, with all constants known.
+        past: The past, where the server remembers it.
+        train: How to train.
+        seed: Root of the run's randomness.
+    """
 
     round: int
     client: int
     server: Record
     buffers: Vector
+    weights: RoundWeights
+    past: Surrogate | None
     train: Train
     seed: int
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Client to server."""
+    """Client to server.
+
+    Attributes:
+        client: Who answers.
+        key: Which of its data sets it held.
+        size: Number of present samples.
+        upload: What the backbone sends.
+        buffers: The model's buffers after training.
+        kept: For the server's memory; empty if the memory lives elsewhere.
+        probe: For weights that learn their constants; empty for others.
+    """
 
     client: int
-    size: int  # number of present samples
+    key: int
+    size: int
     upload: Record
     buffers: Vector
+    kept: Record = field(default_factory=dict)
+    probe: Record = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,44 +106,115 @@ class Engine(Protocol):
         """What the clients keep; empty where it is not this engine's to see."""
         ...
 
+    def prepare(self, method: Method, orders: Iterable[Order], plan: Plan) -> Iterator[Result]:
+        """Answers to the exchange that begins a round, in any order."""
+        ...
+
     def map(self, method: Method, orders: Iterable[Order], plan: Plan) -> Iterator[Result]:
-        """Results, in any order."""
+        """Results of training, in any order."""
         ...
 
 
-def serve(
-    method: Method,
-    order: Order,
-    locker: Locker | None,
-    objective: Objective,
-    samples: Samples,
-    key: int,
-) -> tuple[Result, Locker]:
-    """Carry out an order (``CFL Algorithm Framework``, the inner loop): the result and the next locker."""
-    backbone, memory, server = method.backbone, method.memory, order.server
-    if locker is None:
-        locker = Locker(backbone.init_client(server["params"]))
-    place = (order.round, order.client)
-    past = memory.recall(locker.kept, method.weights, Moment(order.round, key, len(samples)))
-    generator = torch_generator(order.seed, "train", *place)
-    local = Local(objective, samples, past, order.train, generator)
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A client at work on one order.
 
-    def direction(params: Vector) -> Vector:
-        grad = local.stochastic_gradient(params)
-        return backbone.direction(grad, params, server, locker.state)
+    Attributes:
+        method: How to learn.
+        order: What to do.
+        locker: What it kept from earlier visits; ``None`` on the first.
+        objective: The model.
+        samples: The present data.
+        key: Which of its data sets they are.
+        clock: Where time is booked.
+    """
 
-    objective.buffers = order.buffers
-    with global_torch_seed(order.seed, "layers", *place):
+    method: Method
+    order: Order
+    locker: Locker | None
+    objective: Objective
+    samples: Samples
+    key: int
+    clock: Clock = field(default_factory=Clock)
+
+    def prepare(self) -> Result:
+        """Answer the exchange that begins a round; nothing is kept."""
+        self.objective.buffers = self.order.buffers
+        upload = self.method.backbone.prepare(self.order.server, self._local(self._opened()))
+        return Result(self.order.client, self.key, len(self.samples), upload, self.order.buffers)
+
+    def serve(self) -> tuple[Result, Locker]:
+        """Train (``CFL Algorithm Framework``, the inner loop): the result and the next locker."""
+        order, locker = self.order, self._opened()
+        with self.clock("memory"):
+            local = self._local(locker)
+        with self.clock("train"), global_torch_seed(order.seed, "layers", *self._place):
+            upload, state, params = self._train(local, locker)
+        buffers = self.objective.buffers
+        with self.clock("memory"):
+            locker, kept = self._remember(Locker(state, locker.kept), params)
+        with self.clock("probe"):
+            report = self._probe(kept)
+        if self.method.memory.home != "server":
+            kept = {}
+        answer = Result(order.client, self.key, len(self.samples), upload, buffers, kept, report)
+        return answer, locker
+
+    @property
+    def _place(self) -> tuple[int, int]:
+        return self.order.round, self.order.client
+
+    def _opened(self) -> Locker:
+        if self.locker is not None:
+            return self.locker
+        return Locker(self.method.backbone.init_client(self.order.server["params"]))
+
+    def _local(self, locker: Locker) -> Local:
+        order = self.order
+        past = order.past
+        if past is None:
+            moment = Moment(order.round, self.key, len(self.samples))
+            past = self.method.memory.recall(locker.kept, order.weights, moment)
+        generator = torch_generator(order.seed, "train", *self._place)
+        pace = order.train.pace(torch_generator(order.seed, "pace", *self._place))
+        return Local(self.objective, self.samples, past, order.train, generator, pace)
+
+    def _train(self, local: Local, locker: Locker) -> tuple[Record, Record, Vector]:
+        backbone, server = self.method.backbone, self.order.server
+
+        def direction(params: Vector) -> Vector:
+            gradient = backbone.gradient(params, server, local)
+            return backbone.direction(gradient, params, server, locker.state)
+
+        self.objective.buffers = self.order.buffers
         params = local.descend(server["params"], direction)
+        if self.method.memory.pollutes and local.past.replay is not None:
+            self.objective.refresh(params, self.samples)
         upload, state = backbone.finish(params, server, locker.state, local)
-    buffers = objective.buffers
-    record = memory.observe(
-        objective, params, samples, torch_generator(order.seed, "observe", *place)
-    )
-    kept = memory.retain(locker.kept, Keepsake(order.round, key, record))
-    return Result(order.client, len(samples), upload, buffers), Locker(state, kept)
+        return upload, state, params
+
+    def _remember(self, locker: Locker, params: Vector) -> tuple[Locker, Record]:
+        """Observe the present; a memory on the client keeps it, one on the server sends it."""
+        memory, order = self.method.memory, self.order
+        generator = torch_generator(order.seed, "observe", *self._place)
+        record = memory.observe(self.objective, params, self.samples, generator)
+        if memory.home != "client":
+            return locker, record
+        new = Keepsake(order.round, order.client, self.key, len(self.samples), record)
+        return Locker(locker.state, memory.retain(locker.kept, [new], generator)), record
+
+    def _probe(self, record: Record) -> Record:
+        """What weights need to learn their constants: the present gradient at the server's model."""
+        method, order = self.method, self.order
+        if not method.weights.probes:
+            return {}
+        generator = torch_generator(order.seed, "probe", *self._place)
+        self.objective.buffers = order.buffers
+        memory = method.memory if record else None
+        new = Keepsake(order.round, order.client, self.key, len(self.samples), record)
+        return probe(memory, self.objective, order.server["params"], self.samples, new, generator)
 
 
-def shares(results: list[Result], average: Literal["samples", "clients"]) -> Mapping[int, float]:
+def shares(results: list[Result], average: Literal["samples", "clients"]) -> dict[int, float]:
     """Weight of every client in the round's mean, before it is divided by the sum."""
     return {r.client: float(r.size) if average == "samples" else 1.0 for r in results}

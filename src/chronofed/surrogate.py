@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from chronofed.types import Batch, Samples, Vector
+from chronofed.types import Batch, Samples, Spans, Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +30,23 @@ class Pool:
         """Mini-batches without end, each an unbiased estimate of the whole objective.
 
         Samples of equal weight come in shuffled epochs, without replacement; others are drawn with
-        replacement, in proportion to their weight.
+        replacement, in proportion to the size of their weight, and count with its sign.
         """
-        total = float(self.weight.sum())
+        total, sign = float(self.weight.abs().sum()), self.weight.sign()
         draw = self._epochs if self._equal() else self._draws
         for pick in draw(size, generator):
-            share = torch.full((len(pick),), total / len(pick), dtype=torch.float64)
             chosen = self.samples[pick]
-            yield Batch(chosen.x, chosen.y, share)
+            yield Batch(chosen.x, chosen.y, sign[pick] * (total / len(pick)))
+
+    def parts(self, size: int) -> Iterator[Batch]:
+        """The whole pool once, in parts, each sample with its own weight."""
+        for pick in torch.split(torch.arange(len(self)), size):
+            chosen = self.samples[pick]
+            yield Batch(chosen.x, chosen.y, self.weight[pick])
 
     def _equal(self) -> bool:
         low, high = self.weight.aminmax()
-        return bool(high - low <= 1e-9 * high)
+        return bool(high - low <= 1e-9 * high.abs())
 
     def _epochs(self, size: int, generator: Generator) -> Iterator[Tensor]:
         while True:
@@ -49,7 +54,37 @@ class Pool:
 
     def _draws(self, size: int, generator: Generator) -> Iterator[Tensor]:
         while True:
-            yield torch.multinomial(self.weight, size, replacement=True, generator=generator)
+            yield torch.multinomial(self.weight.abs(), size, replacement=True, generator=generator)
+
+
+@dataclass(frozen=True, slots=True)
+class Quadratic:
+    r"""Taylor expansions of past objectives, collapsed: the gradient is ``linear + diagonal * w``.
+
+    .. math::
+        \sum_\tau p_\tau (g_\tau + h_\tau (w - w_\tau)) = a + b\,w, \qquad
+        a = \sum_\tau p_\tau (g_\tau - h_\tau w_\tau), \quad b = \sum_\tau p_\tau h_\tau
+
+    Attributes:
+        spans: The parameters that it is about.
+        scale: What the present's gradient is multiplied with there.
+        linear: :math:`a`, of the parameters in ``spans``.
+        diagonal: :math:`b`, likewise.
+    """
+
+    spans: Spans
+    scale: Vector
+    linear: Vector
+    diagonal: Vector
+
+    def add_gradient_(self, grad: Vector, params: Vector) -> None:
+        """Turn the present's gradient into that of present and past, in place."""
+        start = 0
+        for span in self.spans:
+            part = slice(start, start + span.stop - span.start)
+            grad[span].mul_(self.scale[part]).add_(self.linear[part])
+            grad[span].addcmul_(self.diagonal[part], params[span])
+            start = part.stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +92,14 @@ class Surrogate:
     r"""Weight of the present :math:`p_t`, and the past :math:`\sum_\tau p_\tau \tilde f_\tau`.
 
     Attributes:
-        present: Weight of the present objective.
-        linear: Constant part of the past's gradient.
-        diagonal: Curvature of the past.
+        present: Weight of the present samples.
         replay: Samples of the past; their weights are the past's share of the objective.
+        quadratic: The past as a quadratic function of the parameters.
     """
 
     present: float = 1.0
-    linear: Vector | None = None
-    diagonal: Vector | None = None
     replay: Pool | None = None
+    quadratic: Quadratic | None = None
 
     def pool(self, samples: Samples) -> Pool:
         """The present samples together with those to replay."""
@@ -81,8 +114,6 @@ class Surrogate:
         )
 
     def add_gradient_(self, grad: Vector, params: Vector) -> None:
-        """Add ``linear + diagonal * params`` to ``grad`` in place."""
-        if self.linear is not None:
-            grad.add_(self.linear)
-        if self.diagonal is not None:
-            grad.addcmul_(self.diagonal, params)
+        """Add the gradient of the quadratic part in place."""
+        if self.quadratic is not None:
+            self.quadratic.add_gradient_(grad, params)

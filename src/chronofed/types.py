@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 
 Vector: TypeAlias = Tensor  # (d,) all trainable parameters, flattened once
 Record: TypeAlias = Mapping[str, Tensor]  # what may be sent, stored and checkpointed
+Spans: TypeAlias = tuple[slice, ...]  # parts of a flat vector, ascending
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +23,15 @@ class Samples:
 
     x: Tensor  # (n, ...)
     y: Tensor  # (n,) int64
+    rows: Tensor | None = (
+        None  # (n,) int64: where each came from, so that it can be deleted on request
+    )
 
     def __len__(self) -> int:
         return len(self.y)
 
     def __getitem__(self, pick: Tensor) -> "Samples":
-        return Samples(self.x[pick], self.y[pick])
+        return Samples(self.x[pick], self.y[pick], None if self.rows is None else self.rows[pick])
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +50,57 @@ class Batch:
 
 
 class Objective(Protocol):
-    """A local objective: anything with a gradient in a flat parameter vector."""
+    """A local objective as a function of a flat parameter vector.
+
+    ``spans`` are slices of that vector: the parameters that a computation is about.
+    """
 
     buffers: Vector
     """State that is not trained (BatchNorm's running statistics), flattened; often empty."""
 
+    @property
+    def names(self) -> Mapping[str, slice]:
+        """The slice of the flat vector that each named parameter occupies."""
+        ...
+
     def gradient(self, params: Vector, batch: Batch) -> Vector:
-        """Gradient of the weighted loss at ``params``; the caller owns the result."""
+        """Gradient of the weighted loss as in training; the caller owns the result."""
         ...
 
     def augment(self, x: Tensor, generator: Generator) -> Tensor:
         """A random view of samples to train on; the samples themselves where there is none."""
+        ...
+
+    def features(self, params: Vector, x: Tensor) -> Tensor:
+        """What the last layer sees of the samples, ``(n, k)``."""
+        ...
+
+    def loss_gradient(self, params: Vector, batch: Batch, spans: Spans) -> Vector:
+        """Gradient of the weighted loss as in use (fixed BatchNorm), of the parameters in ``spans``."""
+        ...
+
+    def squared_gradients(self, params: Vector, batch: Batch, spans: Spans) -> Vector:
+        """Weighted sum of the squared gradients of the single samples, as in use."""
+        ...
+
+    def hessian_product(self, params: Vector, batch: Batch, spans: Spans, v: Vector) -> Vector:
+        """Hessian of the weighted loss in ``spans``, times ``v``, as in use."""
+        ...
+
+    def input_gradient(self, params: Vector, x: Tensor, y: Tensor) -> Tensor:
+        """Gradient of every sample's own loss in its (encoded) input, as in use."""
+        ...
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Samples as the model's first layer sees them: floating point."""
+        ...
+
+    def decode(self, z: Tensor, like: Tensor) -> Tensor:
+        """The samples that :meth:`encode` would turn into ``z``, in the dtype of ``like``."""
+        ...
+
+    def refresh(self, params: Vector, samples: Samples) -> None:
+        """Compute the buffers anew from these samples alone."""
         ...
 
 

@@ -23,7 +23,7 @@ from chronofed import (
 from chronofed.engines import SerialEngine
 from chronofed.engines.serial import one_thread
 from chronofed.errors import IncompatibleError
-from chronofed.protocol import serve
+from chronofed.protocol import Client
 from chronofed.records.checkpoint import decode, encode
 from chronofed.scenarios import Schedule
 
@@ -54,7 +54,8 @@ class ShuffledWorkers(SerialEngine):
             data = self.task.samples(visit.indices)
             locker = self.lockers.get(order.client)
             with one_thread():
-                return serve(method, order, locker, self.task.objective(), data, visit.key)
+                client = Client(method, order, locker, self.task.objective(), data, visit.key)
+                return client.serve()
 
         with ThreadPoolExecutor(4) as pool:
             answers = list(pool.map(one, orders))
@@ -115,6 +116,6 @@ def test_a_round_in_which_nobody_comes_changes_nothing(method, train_for, data):
     late = Schedule(spans=tuple((client, 2, -1) for client in range(4)))
     world = Subsets(clients=4, subsets=6, client_alpha=1.0, membership=late).on(data, seed=0)
     start = train_for(method, 1, scenario=world)
-    nothing = Snapshot(2, start.server, start.buffers, {})
+    nothing = Snapshot(2, start.server, start.buffers, weights=start.weights)
     assert same(train_for(method, 2, scenario=world), nothing)
     assert not same(train_for(method, 3, scenario=world), nothing)

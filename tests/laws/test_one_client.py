@@ -2,13 +2,11 @@
 
 import pytest
 import torch
-from methods import EVERY
 from torch import nn
 from torch.nn import functional
 
 from chronofed import Classification, CoreSet, FedAvg, FedProx, Forget, Method, Subsets, Train, run
 from chronofed.engines import SerialEngine
-from chronofed.protocol import Order, serve
 from chronofed.tasks.models import Custom
 from conftest import blobs
 
@@ -51,24 +49,6 @@ def test_equals_plain_continual_learning(backbone, mu, memory, world):
     *_, last = run(Method(backbone, memory), scenario, task, rounds=12, train=train)
     want = plain_continual_learning(task, scenario, 12, mu, remember=memory != Forget())
     torch.testing.assert_close(last.params, want, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("method", EVERY)
-def test_equals_a_client_that_goes_on_alone(method, world):
-    """Without a server: each round starts where the client's own last round ended."""
-    task, scenario = world
-    train = Train(lr=0.1, steps=3)
-    *_, last = run(method, scenario, task, rounds=8, train=train)
-    params, buffers = task.initial(0)
-    state, locker = method.backbone.init_server(params), None
-    objective = task.objective()
-    for t in range(8):
-        visit = scenario.at(t).visits[0]
-        order = Order(t, 0, state, buffers, train, seed=0)
-        samples = task.samples(visit.indices)
-        result, locker = serve(method, order, locker, objective, samples, visit.key)
-        state = method.backbone.aggregate(state, [(1.0, result.upload)])
-    torch.testing.assert_close(last.params, state["params"], rtol=0, atol=1e-12)
 
 
 def test_the_lone_client_keeps_its_core_set_to_itself(world):

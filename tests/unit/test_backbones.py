@@ -24,7 +24,7 @@ def test_mean_of_one_is_exact():
 @pytest.mark.parametrize("backbone", [FedAvg(server_lr=0.5), FedProx(mu=0.2, server_lr=0.5)])
 def test_server_step(backbone):
     """w + 0.5 * (1/4 * 4 + 3/4 * 8) = 1 + 3.5"""
-    server = backbone.init_server(vector(1.0))
+    server = backbone.init_server(vector(1.0), clients=2)
     uploads = [(1.0, {"delta": vector(4.0)}), (3.0, {"delta": vector(8.0)})]
     assert backbone.aggregate(server, uploads)["params"].tolist() == [4.5]
     assert server["params"].tolist() == [1.0]  # the old state is left alone
@@ -38,7 +38,7 @@ def test_upload_is_the_update():
 
 def test_server_state_is_a_copy():
     params = vector(1.0)
-    server = FedAvg().init_server(params)
+    server = FedAvg().init_server(params, clients=2)
     params.zero_()
     assert server["params"].tolist() == [1.0]
 

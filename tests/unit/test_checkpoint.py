@@ -8,18 +8,21 @@ from chronofed.errors import RunError
 from chronofed.memories import Keepsake
 from chronofed.protocol import Locker
 from chronofed.records import checkpoint
+from chronofed.traffic import Traffic
 
 
 def snapshot(round_: int = 3) -> Snapshot:
     generator = torch.Generator().manual_seed(round_)
     pixels = torch.randint(256, (4, 1, 2, 2), generator=generator, dtype=torch.uint8)
     kept = (
-        Keepsake(1, 7, {"x": pixels, "y": torch.tensor([0, 1, 2, 3])}),
-        Keepsake(2, 9, {"x": pixels[:1], "y": torch.tensor([1])}),
+        Keepsake(1, 10, 7, 50, {"x": pixels, "y": torch.tensor([0, 1, 2, 3])}),
+        Keepsake(2, 10, 9, 60, {"x": pixels[:1], "y": torch.tensor([1])}),
     )
     lockers = {10: Locker({"control": torch.ones(3)}, kept), 2: Locker()}
     server = {"params": torch.randn(5, generator=generator), "momentum": torch.zeros(5)}
-    return Snapshot(round_, server, torch.empty(0), lockers)
+    past = (Keepsake(0, 3, 1, 9, {"linear": torch.rand(2, generator=generator)}),)
+    learned = {"drift": torch.tensor([1.0, 2.0])}
+    return Snapshot(round_, server, torch.empty(0), lockers, past, learned, Traffic(10, 20))
 
 
 def test_round_trip():
@@ -32,7 +35,12 @@ def test_round_trip():
     assert set(copy.lockers) == {2, 10}
     assert copy.lockers[2] == Locker()
     assert torch.equal(copy.lockers[10].state["control"], torch.ones(3))
-    assert [(k.round, k.key) for k in copy.lockers[10].kept] == [(1, 7), (2, 9)]
+    about = [(k.round, k.client, k.key, k.size) for k in copy.lockers[10].kept]
+    assert about == [(1, 10, 7, 50), (2, 10, 9, 60)]
+    assert torch.equal(copy.past[0].record["linear"], original.past[0].record["linear"])
+    assert copy.past[0].client == 3
+    assert copy.weights["drift"].tolist() == [1.0, 2.0]
+    assert copy.traffic == Traffic(10, 20)
     assert torch.equal(
         copy.lockers[10].kept[0].record["x"], original.lockers[10].kept[0].record["x"]
     )

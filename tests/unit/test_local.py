@@ -5,11 +5,11 @@ import torch
 
 from chronofed import Train
 from chronofed.local import Local
-from chronofed.surrogate import Pool, Surrogate
+from chronofed.surrogate import Pool, Quadratic, Surrogate
 from chronofed.types import Batch, Samples
 
 
-class Quadratic:
+class Parabola:
     """f(w) = mean of (w - x)^2 / 2 over samples: its gradient is sum of weight * (w - x)."""
 
     buffers = torch.empty(0)
@@ -23,7 +23,7 @@ class Quadratic:
 
 def local(train: Train, past: Surrogate | None = None, x=(1.0, 3.0)) -> Local:
     data = Samples(torch.tensor(x, dtype=torch.float64)[:, None], torch.zeros(len(x)).long())
-    return Local(Quadratic(), data, past or Surrogate(), train, torch.Generator().manual_seed(0))
+    return Local(Parabola(), data, past or Surrogate(), train, torch.Generator().manual_seed(0))
 
 
 def descend(one: Local, start: float = 0.0) -> float:
@@ -47,16 +47,45 @@ def test_weight_decay():
     assert descend(local(train), start=1.0) == pytest.approx(1.05, abs=1e-15)
 
 
+def past_of_both_kinds() -> Surrogate:
+    one = torch.tensor([1.0], dtype=torch.float64)
+    replay = Pool(Samples(10 * one[:, None], torch.zeros(1).long()), 0.5 * one)
+    return Surrogate(
+        0.5, replay, Quadratic((slice(0, 1),), scale=one, linear=3 * one, diagonal=2 * one)
+    )
+
+
 def test_past_samples_and_quadratic_count_with_their_weights():
     # 0.5 (w - 2) + 0.5 (w - 10) + 3 + 2 w at w = 1: -0.5 - 4.5 + 3 + 2 = 0
-    replay = Pool(
-        Samples(torch.tensor([[10.0]]).double(), torch.zeros(1).long()),
-        torch.tensor([0.5]).double(),
+    one, w = (
+        local(Train(lr=0.1, batch_size=20_000, steps=1), past_of_both_kinds()),
+        torch.ones(1).double(),
     )
-    past = Surrogate(0.5, torch.tensor([3.0]).double(), torch.tensor([2.0]).double(), replay)
-    one = local(Train(lr=0.1, batch_size=20_000, steps=1), past)
-    gradient = float(one.stochastic_gradient(torch.tensor([1.0], dtype=torch.float64)))
-    assert gradient == pytest.approx(0.0, abs=0.1)  # drawn with replacement: deviation 0.03
+    assert float(one.full_gradient(w)) == pytest.approx(0.0, abs=1e-15)
+    assert float(one.stochastic_gradient(w)) == pytest.approx(0.0, abs=0.1)  # deviation 0.03
+
+
+def test_gradients_at_several_points_share_the_batch():
+    here, there = local(Train(batch_size=1)).stochastic_gradients(
+        torch.tensor([1.0]).double(), torch.tensor([5.0]).double()
+    )
+    assert float(there - here) == 4.0
+
+
+def test_slow_clients_do_a_part_of_their_steps():
+    train = Train(steps=10, slow=0.5)
+    paces = [train.pace(torch.Generator().manual_seed(k)) for k in range(400)]
+    slow = [p for p in paces if p < 1]
+    assert 0.4 < len(slow) / 400 < 0.6
+    assert 0.4 < sum(slow) / len(slow) < 0.6
+    assert {p for p in paces if p >= 1} == {1.0}
+    assert Train().pace(torch.Generator()) == 1.0
+    data = Samples(torch.ones(2, 1).double(), torch.zeros(2).long())
+    steps = [
+        Local(Parabola(), data, Surrogate(), train, torch.Generator(), p).steps
+        for p in (1.0, 0.55, 0.01)
+    ]
+    assert steps == [10, 6, 1]
 
 
 def test_start_is_left_alone():

@@ -15,7 +15,7 @@ def samples(n: int, label: int = 0) -> Samples:
 
 def keepsake(round_: int, key: int, n: int) -> Keepsake:
     data = samples(n, key)
-    return Keepsake(round_, key, {"x": data.x, "y": data.y})
+    return Keepsake(round_, 0, key, 2 * n, {"x": data.x, "y": data.y})
 
 
 def generator() -> torch.Generator:
@@ -25,7 +25,6 @@ def generator() -> torch.Generator:
 def test_forget_keeps_and_recalls_nothing():
     memory = Forget()
     assert memory.observe(None, None, samples(5), generator()) == {}
-    assert memory.retain((), Keepsake(0, 0, {})) == ()
     surrogate = memory.recall((), Merged(), Moment(3, 0, 5))
     assert surrogate.present == 1.0
     assert surrogate.replay is None
@@ -51,9 +50,9 @@ def test_a_small_data_set_is_kept_whole():
 
 def test_a_data_set_that_comes_back_replaces_what_was_kept():
     memory = CoreSet(2)
-    kept = memory.retain((), keepsake(0, 7, 2))
-    kept = memory.retain(kept, keepsake(1, 8, 2))
-    kept = memory.retain(kept, keepsake(5, 7, 3))
+    kept = memory.retain((), [keepsake(0, 7, 2)], generator())
+    kept = memory.retain(kept, [keepsake(1, 8, 2)], generator())
+    kept = memory.retain(kept, [keepsake(5, 7, 3)], generator())
     assert [(k.round, k.key) for k in kept] == [(1, 8), (5, 7)]
 
 

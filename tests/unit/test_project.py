@@ -17,14 +17,15 @@ SOURCE = ROOT / "src" / "chronofed"
 # A module may import from its own row and from those above it.
 LAYERS = [
     ["errors"],
-    ["config", "types", "seeds"],
+    ["clock", "config", "types", "seeds"],
     ["flat", "surrogate", "weights"],
     ["local"],
     ["tasks"],
     ["scenarios"],
     ["backbones", "memories"],
+    ["probe"],
     ["protocol"],
-    ["engines"],
+    ["deletion", "engines", "traffic"],
     ["loop"],
     ["metrics"],
     ["records"],

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chronofed.surrogate import Pool, Surrogate
+from chronofed.surrogate import Pool, Quadratic, Surrogate
 from chronofed.types import Batch, Samples
 
 
@@ -60,14 +60,34 @@ def test_without_a_past_the_pool_is_the_present():
     assert len(joined) == 4
 
 
-def test_the_quadratic_part_adds_its_gradient():
-    grad, w = torch.tensor([1.0, 1.0]), torch.tensor([2.0, 3.0])
-    Surrogate(linear=torch.tensor([10.0, 20.0])).add_gradient_(grad, w)
-    assert grad.tolist() == [11, 21]
-    Surrogate(diagonal=torch.tensor([0.5, 2.0])).add_gradient_(grad, w)
-    assert grad.tolist() == [12, 27]
+def test_the_quadratic_part_works_on_its_parameters_alone():
+    grad, w = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, 10.0, 100.0, 5.0])
+    spans = (slice(0, 1), slice(2, 4))
+    quadratic = Quadratic(
+        spans,
+        scale=torch.tensor([0.5, 1.0, 0.0]),
+        linear=torch.tensor([7.0, 0.0, 1.0]),
+        diagonal=torch.tensor([0.0, 0.1, 2.0]),
+    )
+    Surrogate(quadratic=quadratic).add_gradient_(grad, w)
+    assert grad.tolist() == [7.5, 2.0, 13.0, 11.0]
     Surrogate().add_gradient_(grad, w)
-    assert grad.tolist() == [12, 27]
+    assert grad.tolist() == [7.5, 2.0, 13.0, 11.0]
+
+
+def test_negative_weights_count_with_their_sign():
+    batches = pool(0.8, -0.3, 0.5).batches(50, generator())
+    total = torch.zeros(3, dtype=torch.float64)
+    for _ in range(2000):
+        batch = next(batches)
+        total.index_add_(0, batch.y, batch.weight)
+    assert torch.allclose(total / 2000, torch.tensor([0.8, -0.3, 0.5]).double(), atol=0.02)
+
+
+def test_parts_cover_the_pool_once():
+    parts = list(pool(0.1, 0.2, 0.3, 0.4, 0.5).parts(2))
+    assert [len(p.y) for p in parts] == [2, 2, 1]
+    assert torch.cat([p.weight for p in parts]).tolist() == [0.1, 0.2, 0.3, 0.4, 0.5]
 
 
 def test_mean_batch_weighs_one():

@@ -39,15 +39,32 @@ class Backbone(Kind, kw_only=True):
     reference: ClassVar[str] = ""
     """Where the method comes from."""
 
+    prepares: ClassVar[bool] = False
+    """Whether every round begins with an exchange of its own (:meth:`prepare`, :meth:`begin`)."""
+    fixed_data: ClassVar[bool] = False
+    """Whether it assumes that a client's data stay the same; where they change, its state goes stale."""
+
     server_lr: Positive = 1.0
 
-    def init_server(self, params: Vector) -> Record:
-        """First server state; ``params`` is always one of its entries."""
+    def init_server(self, params: Vector, clients: int) -> Record:  # noqa: ARG002
+        """First server state, for so many clients; ``params`` is always one of its entries."""
         return {"params": params.clone()}
 
     def init_client(self, params: Vector) -> Record:  # noqa: ARG002
         """First state of a client that was never seen before."""
         return {}
+
+    def prepare(self, server: Record, local: Local) -> Record:  # noqa: ARG002
+        """What a client sends in the exchange that begins a round, where there is one."""
+        return {}
+
+    def begin(self, server: Record, uploads: Uploads) -> Record:  # noqa: ARG002
+        """Server state to train from, after the exchange that begins a round."""
+        return server
+
+    def gradient(self, params: Vector, server: Record, local: Local) -> Vector:  # noqa: ARG002
+        """The stochastic gradient of one local step."""
+        return local.stochastic_gradient(params)
 
     def direction(
         self,

@@ -1,6 +1,7 @@
 """The contract of a memory: what is kept of a round, where, and what it contributes later."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
@@ -8,10 +9,10 @@ from torch import Generator
 
 from chronofed.config import Kind
 from chronofed.surrogate import Surrogate
-from chronofed.types import Objective, Record, Samples, Vector
+from chronofed.types import Batch, Objective, Record, Samples, Spans, Vector
 from chronofed.weights import RoundWeights
 
-Home: TypeAlias = Literal["client", "nowhere"]
+Home: TypeAlias = Literal["client", "server", "nowhere"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,22 +21,32 @@ class Keepsake:
 
     Attributes:
         round: When it was seen last.
+        client: Whose it was.
         key: Which of the client's data sets it was (:class:`~chronofed.scenarios.base.Visit`).
+        size: Number of samples of that data set.
         record: The tensors kept.
     """
 
     round: int
+    client: int
     key: int
+    size: int
     record: Record
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The present, as a memory needs to know it."""
+    """The present, as a memory needs to know it.
+
+    Attributes:
+        round: The current round.
+        key: The data set that the client holds now; ``None`` on the server, which sees none.
+        size: Number of present samples, on the server that of a typical client.
+    """
 
     round: int
-    key: int
-    size: int  # number of present samples
+    key: int | None
+    size: int
 
 
 class Memory(Kind):
@@ -45,6 +56,8 @@ class Memory(Kind):
     """Who stores the keepsakes, and so who must come back."""
     reference: ClassVar[str] = ""
     """Where the method comes from."""
+    pollutes: ClassVar[bool] = False
+    """Whether what it replays is not real data, so that BatchNorm must be refreshed after training."""
 
     @abstractmethod
     def observe(
@@ -56,10 +69,27 @@ class Memory(Kind):
     def recall(
         self, kept: tuple[Keepsake, ...], weights: RoundWeights, moment: Moment
     ) -> Surrogate:
-        """The surrogate of what was kept, before local training."""
+        """The surrogate of what was kept, before local training; on the server it then travels."""
 
-    def retain(self, kept: tuple[Keepsake, ...], new: Keepsake) -> tuple[Keepsake, ...]:
-        """Add a keepsake, oldest first; it replaces an earlier one of the same data set."""
-        if not new.record:
-            return kept
-        return (*(old for old in kept if old.key != new.key), new)
+    def retain(
+        self, kept: tuple[Keepsake, ...], new: Sequence[Keepsake], generator: Generator
+    ) -> tuple[Keepsake, ...]:
+        """Add keepsakes, oldest first; they replace earlier ones of the same data sets.
+
+        ``new`` is one on a client, and those of a round's clients, in order, on the server.
+        """
+        del generator
+        again = {(keepsake.client, keepsake.key) for keepsake in new}
+        return (*(old for old in kept if (old.client, old.key) not in again), *new)
+
+    def approximate(
+        self, objective: Objective, params: Vector, keepsake: Keepsake
+    ) -> tuple[Spans, Vector]:
+        r"""Gradient of one keepsake's surrogate :math:`\nabla\tilde f_\tau` at ``params``.
+
+        Returns:
+            The parameters that it is about, and their gradient; by default that of the samples kept.
+        """
+        everything = (slice(0, len(params)),)
+        samples = Samples(keepsake.record["x"], keepsake.record["y"])
+        return everything, objective.loss_gradient(params, Batch.mean(samples), everything)

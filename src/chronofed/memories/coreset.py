@@ -37,7 +37,8 @@ class CoreSet(Memory, tag="core-set"):
         """The samples to keep."""
         pick = torch.randperm(len(samples), generator=generator)[: self.size]
         chosen = samples[pick]
-        return {"x": chosen.x, "y": chosen.y}
+        record = {"x": chosen.x, "y": chosen.y}
+        return record if chosen.rows is None else {**record, "rows": chosen.rows}
 
     def recall(
         self, kept: tuple[Keepsake, ...], weights: RoundWeights, moment: Moment

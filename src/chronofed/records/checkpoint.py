@@ -15,6 +15,8 @@ from chronofed.loop import Snapshot
 from chronofed.memories import Keepsake
 from chronofed.protocol import Locker
 from chronofed.records.atomic import write_atomic
+from chronofed.traffic import Traffic
+from chronofed.types import Record
 
 FORMAT = "chronofed-checkpoint-1"
 
@@ -63,8 +65,10 @@ def encode(snapshot: Snapshot) -> bytes:
     about = {
         "format": FORMAT,
         "round": snapshot.round,
+        "traffic": [snapshot.traffic.down, snapshot.traffic.up],
+        "past": [_about(keepsake) for keepsake in snapshot.past],
         "lockers": {
-            client: [[keepsake.round, keepsake.key] for keepsake in locker.kept]
+            client: [_about(keepsake) for keepsake in locker.kept]
             for client, locker in sorted(snapshot.lockers.items())
         },
     }
@@ -79,34 +83,61 @@ def decode(content: bytes) -> Snapshot:
     if about["format"] != FORMAT:
         msg = f"unknown format {about['format']!r}"
         raise ValueError(msg)
-    tensors = safetensors.torch.load(content)
+    parts = _tree(safetensors.torch.load(content))
     lockers = {
         int(client): Locker(
-            _part(tensors, f"locker/{client}/state/"),
-            tuple(
-                Keepsake(round_, key, _part(tensors, f"locker/{client}/kept/{k}/"))
-                for k, (round_, key) in enumerate(kept)
-            ),
+            parts.get(f"locker/{client}/state", {}), _kept(parts, f"locker/{client}/kept", kept)
         )
         for client, kept in about["lockers"].items()
     }
-    return Snapshot(about["round"], _part(tensors, "server/"), tensors["buffers"], lockers)
+    return Snapshot(
+        about["round"],
+        parts["server"],
+        parts["model"]["buffers"],
+        lockers,
+        _kept(parts, "past", about["past"]),
+        parts.get("weights", {}),
+        Traffic(*about["traffic"]),
+    )
+
+
+def _about(keepsake: Keepsake) -> list[int]:
+    return [keepsake.round, keepsake.client, keepsake.key, keepsake.size]
 
 
 def _tensors(snapshot: Snapshot) -> Iterator[tuple[str, Tensor]]:
-    yield "buffers", snapshot.buffers
-    for name, tensor in snapshot.server.items():
-        yield f"server/{name}", tensor
+    yield "model/buffers", snapshot.buffers
+    yield from _named("server", snapshot.server)
+    yield from _named("weights", snapshot.weights)
+    for k, keepsake in enumerate(snapshot.past):
+        yield from _named(f"past/{k}", keepsake.record)
     for client, locker in snapshot.lockers.items():
-        for name, tensor in locker.state.items():
-            yield f"locker/{client}/state/{name}", tensor
+        yield from _named(f"locker/{client}/state", locker.state)
         for k, keepsake in enumerate(locker.kept):
-            for name, tensor in keepsake.record.items():
-                yield f"locker/{client}/kept/{k}/{name}", tensor
+            yield from _named(f"locker/{client}/kept/{k}", keepsake.record)
 
 
-def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+def _named(place: str, record: Record) -> Iterator[tuple[str, Tensor]]:
+    for name, tensor in record.items():
+        yield f"{place}/{name}", tensor
+
+
+def _tree(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """Records by their place."""
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        place, _, key = name.rpartition("/")
+        parts.setdefault(place, {})[key] = tensor
+    return parts
+
+
+def _kept(
+    parts: dict[str, dict[str, Tensor]], place: str, about: list[list[int]]
+) -> tuple[Keepsake, ...]:
+    return tuple(
+        Keepsake(round_, client, key, size, parts.get(f"{place}/{k}", {}))
+        for k, (round_, client, key, size) in enumerate(about)
+    )
 
 
 def _metadata(content: bytes) -> dict[str, str]:

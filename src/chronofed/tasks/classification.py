@@ -53,7 +53,8 @@ class Classification:
 
     def samples(self, indices: NDArray[np.int64]) -> Samples:
         """Training samples by position."""
-        return self.data.train[torch.from_numpy(indices)]
+        rows = torch.from_numpy(indices)
+        return Samples(self.data.train.x[rows], self.data.train.y[rows], rows)
 
     def score(
         self, objective: TorchObjective, params: Vector, buffers: Vector, samples: Samples

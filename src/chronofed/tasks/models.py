@@ -43,6 +43,11 @@ class Scale(nn.Module):
         dtype = dtype or torch.get_default_dtype()
         return x.to(dtype) * (4 / 255) - 2 if x.dtype == torch.uint8 else x.to(dtype)
 
+    @staticmethod
+    def inverse(z: Tensor) -> Tensor:
+        """The bytes whose scaled values are nearest to ``z``."""
+        return ((z + 2) * (255 / 4)).round_().clamp_(0, 255).to(torch.uint8)
+
 
 class Classifier(nn.Module):
     """Scaled samples through ``features`` to a flat vector, and ``fc`` to logits."""

@@ -1,13 +1,18 @@
 """A torch module with cross-entropy as an objective in a flat parameter vector."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
-from torch import Generator, Tensor, inference_mode, nn
+import torch
+from torch import Generator, Tensor, inference_mode, nn, no_grad
+from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from chronofed.flat import Flat
-from chronofed.types import Batch, Vector
+from chronofed.flat import Flat, take
+from chronofed.tasks.models import Scale
+from chronofed.types import Batch, Samples, Spans, Vector
 
+CHUNK = 256  # samples of one pass: bounds memory
+SAMPLES_AT_ONCE = 32  # whose single gradients are held at a time
 Augment = Callable[[Tensor, Generator], Tensor]
 
 
@@ -42,10 +47,128 @@ class TorchObjective:
         """A random view of images to train on."""
         return x if self._augment is None else self._augment(x, generator)
 
+    @property
+    def names(self) -> Mapping[str, slice]:
+        """The slice of the flat vector that each named parameter occupies."""
+        return self.flat.spans
+
     def logits(self, params: Vector, x: Tensor) -> Tensor:
         """Predictions as in use, not as in training."""
-        self.flat.bind(params)
-        self.flat.module.eval()
+        self._in_use(params)
         with inference_mode():
             output: Tensor = self.flat.module(x)
         return output
+
+    def features(self, params: Vector, x: Tensor) -> Tensor:
+        """What the last linear layer sees of the samples, ``(n, k)``."""
+        self._in_use(params)
+        seen: list[Tensor] = []
+        last = [m for m in self.flat.module.modules() if isinstance(m, nn.Linear)][-1]
+        hook = last.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        try:
+            with no_grad():
+                for part in torch.split(x, CHUNK):
+                    self.flat.module(part)
+        finally:
+            hook.remove()
+        return torch.cat(seen).flatten(1)
+
+    def loss_gradient(self, params: Vector, batch: Batch, spans: Spans) -> Vector:
+        """Gradient of the weighted loss as in use, of the parameters in ``spans``."""
+        total = torch.zeros_like(take(params, spans))
+        for part in _chunks(batch):
+            value, chosen = self._loss(params, spans, part)
+            total.add_(_flat_gradient(value, chosen))
+        return total
+
+    def squared_gradients(self, params: Vector, batch: Batch, spans: Spans) -> Vector:
+        """Weighted sum of the squared gradients of the single samples, as in use."""
+        self._in_use(params)
+        fixed = {n: p.detach() for n, p in self.flat.module.named_parameters()}
+        fixed |= {n: b.detach() for n, b in self.flat.module.named_buffers()}
+        chosen = {n: fixed.pop(n) for n in self._chosen(spans)}
+
+        def loss(chosen: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            logits = functional_call(self.flat.module, fixed | chosen, (x[None],))
+            return functional.cross_entropy(logits, y[None])
+
+        each = vmap(grad(loss), in_dims=(None, 0, 0))
+        total = torch.zeros_like(take(params, spans))
+        for x, y, weight in zip(
+            *(torch.split(t, SAMPLES_AT_ONCE) for t in (batch.x, batch.y, batch.weight)),
+            strict=True,
+        ):
+            gradients = each(chosen, self.encode(x), y)
+            rows = torch.cat([g.flatten(1) for g in gradients.values()], dim=1)  # (n, m)
+            total.add_(weight.to(rows.dtype) @ rows.square_())
+        return total
+
+    def hessian_product(self, params: Vector, batch: Batch, spans: Spans, v: Vector) -> Vector:
+        """Hessian of the weighted loss in ``spans``, times ``v``, as in use."""
+        total = torch.zeros_like(v)
+        for part in _chunks(batch):
+            value, chosen = self._loss(params, spans, part)
+            first = torch.autograd.grad(value, chosen, create_graph=True, materialize_grads=True)
+            slope = torch.cat([g.reshape(-1) for g in first]) @ v
+            total.add_(_flat_gradient(slope, chosen))
+        return total
+
+    def input_gradient(self, params: Vector, x: Tensor, y: Tensor) -> Tensor:
+        """Gradient of every sample's own loss in its encoded input, as in use."""
+        self._in_use(params)
+        z = x.detach().requires_grad_()
+        loss = functional.cross_entropy(self.flat.module(z), y, reduction="sum")
+        (gradient,) = torch.autograd.grad(loss, z)
+        return gradient
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Samples as the first layer sees them: bytes are scaled, other numbers left alone."""
+        encoded: Tensor = Scale()(x, self.flat.read().dtype)
+        return encoded
+
+    def decode(self, z: Tensor, like: Tensor) -> Tensor:
+        """The samples that :meth:`encode` would turn into ``z``."""
+        return Scale.inverse(z) if like.dtype == torch.uint8 else z.to(like.dtype)
+
+    def refresh(self, params: Vector, samples: Samples) -> None:
+        """Compute BatchNorm's statistics anew as the plain mean over these samples' batches."""
+        norms = [
+            m for m in self.flat.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)
+        ]
+        if not norms:
+            return
+        self.flat.bind(params)
+        self.flat.module.train()
+        momenta = [norm.momentum for norm in norms]
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # torch's way to say: the mean over all batches
+        with no_grad():
+            for part in torch.split(samples.x, CHUNK):
+                self.flat.module(part)
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+
+    def _in_use(self, params: Vector) -> None:
+        self.flat.bind(params)
+        self.flat.module.eval()
+
+    def _chosen(self, spans: Spans) -> list[str]:
+        """Names of the parameters that lie in ``spans``."""
+        return [n for n, s in self.names.items() if any(t.start <= s.start < t.stop for t in spans)]
+
+    def _loss(self, params: Vector, spans: Spans, batch: Batch) -> tuple[Tensor, list[Tensor]]:
+        self._in_use(params)
+        named = dict(self.flat.module.named_parameters())
+        losses = functional.cross_entropy(self.flat.module(batch.x), batch.y, reduction="none")
+        return losses @ batch.weight.to(losses.dtype), [named[n] for n in self._chosen(spans)]
+
+
+def _flat_gradient(value: Tensor, chosen: list[Tensor]) -> Vector:
+    parts = torch.autograd.grad(value, chosen, materialize_grads=True)
+    return torch.cat([part.reshape(-1) for part in parts])
+
+
+def _chunks(batch: Batch) -> Iterator[Batch]:
+    parts = (torch.split(t, CHUNK) for t in (batch.x, batch.y, batch.weight))
+    return (Batch(*part) for part in zip(*parts, strict=True))

@@ -1,0 +1,63 @@
+"""Forgetting on request: data and clients that must play no part from some round on."""
+
+from collections.abc import MutableMapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from chronofed.config import Config, Natural
+from chronofed.memories import Keepsake
+from chronofed.protocol import Locker
+from chronofed.scenarios.base import Plan, Visit
+
+
+class Deletion(Config):
+    """A request to forget, carried out before a round and kept for ever after.
+
+    Attributes:
+        round: The first round in which nothing of it may be used.
+        rows: Training samples, by position.
+        clients: Clients, with everything that was kept of or for them.
+    """
+
+    round: Natural = 0
+    rows: tuple[Natural, ...] = ()
+    clients: tuple[Natural, ...] = ()
+
+
+def without(plan: Plan, deletions: Sequence[Deletion]) -> Plan:
+    """A round's plan without what was deleted before it."""
+    due = [deletion for deletion in deletions if deletion.round <= plan.round]
+    if not due:
+        return plan
+    rows = [row for deletion in due for row in deletion.rows]
+    clients = {client for deletion in due for client in deletion.clients}
+    visits = {
+        client: Visit(visit.indices[~np.isin(visit.indices, rows)], visit.key)
+        for client, visit in plan.visits.items()
+        if client not in clients
+    }
+    return Plan(
+        plan.round, {client: visit for client, visit in visits.items() if len(visit.indices)}
+    )
+
+
+def apply_deletions(lockers: MutableMapping[int, Locker], due: Sequence[Deletion]) -> None:
+    """Remove deleted samples and clients from what clients keep."""
+    rows = torch.tensor([row for deletion in due for row in deletion.rows], dtype=torch.int64)
+    for client in {client for deletion in due for client in deletion.clients}:
+        lockers.pop(client, None)
+    for client, locker in list(lockers.items()):
+        kept = tuple(k for k in (_without_rows(k, rows) for k in locker.kept) if k is not None)
+        lockers[client] = replace(locker, kept=kept)
+
+
+def _without_rows(keepsake: Keepsake, rows: torch.Tensor) -> Keepsake | None:
+    """A keepsake without some samples; ``None`` if nothing is left of it."""
+    if "rows" not in keepsake.record or not len(rows):
+        return keepsake
+    stay = ~torch.isin(keepsake.record["rows"], rows)
+    if not stay.any():
+        return None
+    return replace(keepsake, record={name: t[stay] for name, t in keepsake.record.items()})

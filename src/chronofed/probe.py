@@ -1,0 +1,64 @@
+"""What a client reports so that the server can learn drifts and information loss."""
+
+import torch
+from torch import Generator, Tensor
+
+from chronofed.flat import take
+from chronofed.memories import Keepsake, Memory
+from chronofed.types import Batch, Objective, Record, Samples, Vector
+
+SKETCH = 2048  # numbers that stand for a gradient
+
+
+def probe(
+    memory: Memory | None,
+    objective: Objective,
+    params: Vector,
+    samples: Samples,
+    keepsake: Keepsake,
+    generator: Generator,
+) -> Record:
+    r"""Gradients of the present objective at the server's model, and the loss of what is kept of it.
+
+    The data are split at random into two halves. The inner product of two clients' or two rounds'
+    gradients is then free of sampling noise where the halves differ, so that drift is told apart from
+    noise. The information loss :math:`\|\nabla f - \nabla\tilde f\|^2` of the new keepsake needs no
+    past data: what it stands for is still at hand.
+
+    Returns:
+        Two sketched gradients and one number.
+    """
+    everything = (slice(0, len(params)),)
+    order = torch.randperm(len(samples), generator=generator)
+    halves = [half for half in torch.chunk(order, 2) if len(half)]
+    gradients = [
+        objective.loss_gradient(params, Batch.mean(samples[half]), everything) for half in halves
+    ]
+    shares = [len(half) / len(samples) for half in halves]
+    whole = sum(
+        (g * share for g, share in zip(gradients, shares, strict=True)), torch.zeros_like(params)
+    )
+    lost = torch.zeros((), dtype=torch.float64)
+    if memory is not None:
+        spans, approximation = memory.approximate(objective, params, keepsake)
+        lost = (take(whole, spans) - approximation).double().square().sum()
+    return {
+        "first": sketch(gradients[0]),
+        "second": sketch(gradients[-1]),
+        "loss": lost,
+    }
+
+
+def sketch(vector: Vector, size: int = SKETCH) -> Tensor:
+    """A short vector that keeps inner products on average (count sketch); short ones stay as they are.
+
+    Every coordinate is added, with a random sign, to a random one of ``size`` places: the same for all
+    clients and rounds.
+    """
+    if len(vector) <= size:
+        return vector.double()
+    generator = torch.Generator().manual_seed(len(vector))
+    places = torch.randint(size, (len(vector),), generator=generator)
+    signs = torch.randint(2, (len(vector),), generator=generator, dtype=torch.float64) * 2 - 1
+    result = torch.zeros(size, dtype=torch.float64)
+    return result.index_add_(0, places, vector.double() * signs)

@@ -1,0 +1,35 @@
+"""Bytes that travel."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chronofed.protocol import Order, Result
+from chronofed.surrogate import Surrogate
+from chronofed.types import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes of tensors sent so far, from the server to clients and back."""
+
+    down: int = 0
+    up: int = 0
+
+    def after(self, orders: Sequence[Order], results: Sequence[Result]) -> "Traffic":
+        """With one more exchange."""
+        down = sum(_bytes(o.server) + o.buffers.nbytes + _surrogate(o.past) for o in orders)
+        up = sum(
+            _bytes(r.upload) + r.buffers.nbytes + _bytes(r.kept) + _bytes(r.probe) for r in results
+        )
+        return Traffic(self.down + down, self.up + up)
+
+
+def _bytes(record: Record) -> int:
+    return sum(tensor.nbytes for tensor in record.values())
+
+
+def _surrogate(past: Surrogate | None) -> int:
+    if past is None or past.quadratic is None:
+        return 0
+    quadratic = past.quadratic
+    return quadratic.scale.nbytes + quadratic.linear.nbytes + quadratic.diagonal.nbytes
