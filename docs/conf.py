@@ -40,5 +40,7 @@ add_module_names = False
 html_theme = "furo"
 html_title = f"chronofed {release}"
 html_math_renderer = "mathml"
+html_static_path = ["_static"]
+html_css_files = ["mathml.css"]
 html_copy_source = False
 html_show_sphinx = False

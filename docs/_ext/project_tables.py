@@ -3,12 +3,14 @@
 import argparse
 import ast
 import inspect
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
-from spec_tables import Generated, list_table
+from spec_tables import Generated, find, list_table
 from sphinx.application import Sphinx
+from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.typing import ExtensionMetadata
 
 import chronofed
@@ -31,8 +33,9 @@ def layers() -> list[list[str]]:
 
 
 def public_names(rooms: list[str]) -> list[str]:
-    """Public names that live in some rooms."""
-    return [name for name in chronofed.__all__ if _room(getattr(chronofed, name)) in rooms]
+    """Public names that live in some rooms, or in all others if the list begins with ``except``."""
+    others = rooms[0] == "except"
+    return [n for n in chronofed.__all__ if (_room(getattr(chronofed, n)) in rooms) != others]
 
 
 def _room(thing: type | object) -> str:
@@ -104,7 +107,35 @@ class PublicApi(Generated):
             kind = "class" if inspect.isclass(getattr(chronofed, name)) else "function"
             found += [f".. auto{kind}:: chronofed.{name}"]
             found += ["   :members:", "   :show-inheritance:", ""] if kind == "class" else [""]
-        return found
+        return found or ["None at present."]
+
+
+class Contract(Generated):
+    """``.. contract:: module:Class``: what a base class asks for, from its own docstrings."""
+
+    def lines(self) -> list[str]:
+        """A definition list of class variables and functions."""
+        return contract(find(self.arguments[0]))
+
+
+def contract(base: type) -> list[str]:
+    """Class variables and public functions of a base class, each with its docstring."""
+    notes = ModuleAnalyzer.for_module(base.__module__).find_attr_docs()
+    texts = {f"``{name}``": note for (cls, name), note in notes.items() if cls == base.__name__}
+    for name, function in vars(base).items():
+        if inspect.isfunction(function) and (name == "__call__" or not name.startswith("_")):
+            arguments = ", ".join([*inspect.signature(function).parameters][1:])
+            shown = "" if name == "__call__" else name
+            texts[f"``{shown}({arguments})``"] = [
+                *inspect.cleandoc(function.__doc__ or "").split("\n")
+            ]
+    return [line for term, text in texts.items() for line in (term, f"   {_summary(text)}", "")]
+
+
+def _summary(lines: list[str]) -> str:
+    """Everything before the first section, as one paragraph."""
+    text = "\n".join(lines)
+    return " ".join(re.split(r"\n(?:Args|Returns|Yields|Raises):\n", text)[0].split())
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:
@@ -113,4 +144,5 @@ def setup(app: Sphinx) -> ExtensionMetadata:
     app.add_directive("exit-codes", ExitCodes)
     app.add_directive("command-help", CommandHelp)
     app.add_directive("public-api", PublicApi)
+    app.add_directive("contract", Contract)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

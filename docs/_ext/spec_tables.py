@@ -47,6 +47,11 @@ class Section:
         """Target of links to this section."""
         return "spec-" + (self.place.replace(".", "-") or "top")
 
+    @property
+    def title(self) -> str:
+        """Heading."""
+        return f"[{self.place}]" if self.place else "Top level"
+
 
 def sections(settings: Settings = Experiment, place: str = "") -> list[Section]:
     """All places of a specification, each before those inside it."""
@@ -78,8 +83,8 @@ def render() -> str:
 
 
 def _section(section: Section) -> Iterator[str]:
-    title = f"``[{section.place}]``" if section.place else "Top level"
-    yield from ("", f".. _{section.label}:", "", title, "=" * len(title), "")
+    yield from (f".. _{section.label}:", "") if section.place else ()
+    yield from (section.title, "=" * len(section.title), "")
     for settings in section.choices:
         if is_alternative(settings):
             heading = f'``kind = "{kind_of(settings)}"``'
@@ -216,7 +221,8 @@ def _named(cls: type[Any]) -> str:
     return f":class:`{cls.__name__} <{cls.__module__}.{cls.__qualname__}>`"
 
 
-def _find(path: str) -> Any:  # noqa: ANN401
+def find(path: str) -> Any:  # noqa: ANN401
+    """What is at ``module:name``."""
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)
 
@@ -248,13 +254,21 @@ class SpecTables(Generated):
         """All sections."""
         return render().splitlines()
 
+    def run(self) -> list[nodes.Node]:
+        """Parse, and note the labels: those of a nested document are not noted by themselves."""
+        domain = self.env.domains["std"]
+        for section in filter(lambda section: section.place, sections()):
+            label = section.label
+            domain.note_hyperlink_target(label, self.env.docname, label, section.title)
+        return super().run()
+
 
 class SettingsTable(Generated):
     """``.. settings-table:: module:Class``: the settings of one class."""
 
     def lines(self) -> list[str]:
         """One table."""
-        settings = _find(self.arguments[0])
+        settings = find(self.arguments[0])
         return _table(settings, "scenario" if "scenarios" in settings.__module__ else "")
 
 
@@ -263,7 +277,7 @@ class PartsTable(Generated):
 
     def lines(self) -> list[str]:
         """One table."""
-        return parts_table(_find(self.arguments[0]))
+        return parts_table(find(self.arguments[0]))
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:

@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from chronofed.backbones import Backbone as Backbone
+    from chronofed.backbones import Ditto as Ditto
     from chronofed.backbones import FedAvg as FedAvg
+    from chronofed.backbones import FedNova as FedNova
+    from chronofed.backbones import FedOpt as FedOpt
     from chronofed.backbones import FedProx as FedProx
+    from chronofed.backbones import Mime as Mime
+    from chronofed.backbones import MimeLite as MimeLite
+    from chronofed.backbones import Scaffold as Scaffold
+    from chronofed.curvature import Exact as Exact
+    from chronofed.curvature import Fisher as Fisher
+    from chronofed.curvature import Hutchinson as Hutchinson
+    from chronofed.curvature import SquaredGradient as SquaredGradient
     from chronofed.errors import ChronofedError as ChronofedError
     from chronofed.experiments.spec import Experiment as Experiment
     from chronofed.local import Train as Train
@@ -20,6 +30,7 @@ if TYPE_CHECKING:
     from chronofed.memories import CoreSet as CoreSet
     from chronofed.memories import Forget as Forget
     from chronofed.memories import Memory as Memory
+    from chronofed.memories import Taylor as Taylor
     from chronofed.protocol import Method as Method
     from chronofed.scenarios import Calendar as Calendar
     from chronofed.scenarios import Fresh as Fresh
@@ -44,12 +55,23 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
-    "chronofed.backbones": ("Backbone", "FedAvg", "FedProx"),
+    "chronofed.backbones": (
+        "Backbone",
+        "Ditto",
+        "FedAvg",
+        "FedNova",
+        "FedOpt",
+        "FedProx",
+        "Mime",
+        "MimeLite",
+        "Scaffold",
+    ),
+    "chronofed.curvature": ("Exact", "Fisher", "Hutchinson", "SquaredGradient"),
     "chronofed.errors": ("ChronofedError",),
     "chronofed.experiments.spec": ("Experiment",),
     "chronofed.local": ("Train",),
     "chronofed.loop": ("Snapshot", "run"),
-    "chronofed.memories": ("CoreSet", "Forget", "Memory"),
+    "chronofed.memories": ("CoreSet", "Forget", "Memory", "Taylor"),
     "chronofed.protocol": ("Method",),
     "chronofed.scenarios": ("Calendar", "Fresh", "Scenario", "Subsets", "Window"),
     "chronofed.tasks.classification": ("Classification",),

@@ -1,7 +1,7 @@
 """What a client reports so that the server can learn drifts and information loss."""
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from chronofed.flat import take
 from chronofed.memories import Keepsake, Memory
@@ -16,37 +16,19 @@ def probe(
     params: Vector,
     samples: Samples,
     keepsake: Keepsake,
-    generator: Generator,
 ) -> Record:
-    r"""Gradients of the present objective at the server's model, and the loss of what is kept of it.
+    r"""The present gradient at the server's model, sketched, and the loss of what is kept of it.
 
-    The data are split at random into two halves. The inner product of two clients' or two rounds'
-    gradients is then free of sampling noise where the halves differ, so that drift is told apart from
-    noise. The information loss :math:`\|\nabla f - \nabla\tilde f\|^2` of the new keepsake needs no
-    past data: what it stands for is still at hand.
-
-    Returns:
-        Two sketched gradients and one number.
+    The information loss :math:`\|\nabla f - \nabla\tilde f\|^2` of the new keepsake needs no past data:
+    what it stands for is still at hand. Price: one gradient of the present data and one of the keepsake.
     """
     everything = (slice(0, len(params)),)
-    order = torch.randperm(len(samples), generator=generator)
-    halves = [half for half in torch.chunk(order, 2) if len(half)]
-    gradients = [
-        objective.loss_gradient(params, Batch.mean(samples[half]), everything) for half in halves
-    ]
-    shares = [len(half) / len(samples) for half in halves]
-    whole = sum(
-        (g * share for g, share in zip(gradients, shares, strict=True)), torch.zeros_like(params)
-    )
+    gradient = objective.loss_gradient(params, Batch.mean(samples), everything)
     lost = torch.zeros((), dtype=torch.float64)
     if memory is not None:
         spans, approximation = memory.approximate(objective, params, keepsake)
-        lost = (take(whole, spans) - approximation).double().square().sum()
-    return {
-        "first": sketch(gradients[0]),
-        "second": sketch(gradients[-1]),
-        "loss": lost,
-    }
+        lost = (take(gradient, spans) - approximation).double().square().sum()
+    return {"gradient": sketch(gradient), "loss": lost}
 
 
 def sketch(vector: Vector, size: int = SKETCH) -> Tensor:

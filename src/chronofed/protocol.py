@@ -208,11 +208,10 @@ class Client:
         method, order = self.method, self.order
         if not method.weights.probes:
             return {}
-        generator = torch_generator(order.seed, "probe", *self._place)
         self.objective.buffers = order.buffers
-        memory = method.memory if record else None
         new = Keepsake(order.round, order.client, self.key, len(self.samples), record)
-        return probe(memory, self.objective, order.server["params"], self.samples, new, generator)
+        memory = method.memory if record else None
+        return probe(memory, self.objective, order.server["params"], self.samples, new)
 
 
 def shares(results: list[Result], average: Literal["samples", "clients"]) -> dict[int, float]:

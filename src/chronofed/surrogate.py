@@ -67,23 +67,24 @@ class Quadratic:
 
     Attributes:
         spans: The parameters that it is about.
-        scale: What the present's gradient is multiplied with there.
+        scale: What the present's gradient is multiplied with there, one number a span.
         linear: :math:`a`, of the parameters in ``spans``.
         diagonal: :math:`b`, likewise.
     """
 
     spans: Spans
-    scale: Vector
+    scale: tuple[float, ...]
     linear: Vector
     diagonal: Vector
 
     def add_gradient_(self, grad: Vector, params: Vector) -> None:
         """Turn the present's gradient into that of present and past, in place."""
         start = 0
-        for span in self.spans:
+        for span, scale in zip(self.spans, self.scale, strict=True):
             part = slice(start, start + span.stop - span.start)
-            grad[span].mul_(self.scale[part]).add_(self.linear[part])
-            grad[span].addcmul_(self.diagonal[part], params[span])
+            here = grad[span]
+            torch.add(self.linear[part], here, alpha=scale, out=here)
+            here.addcmul_(self.diagonal[part], params[span])
             start = part.stop
 
 

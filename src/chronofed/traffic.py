@@ -32,4 +32,5 @@ def _surrogate(past: Surrogate | None) -> int:
     if past is None or past.quadratic is None:
         return 0
     quadratic = past.quadratic
-    return quadratic.scale.nbytes + quadratic.linear.nbytes + quadratic.diagonal.nbytes
+    numbers = 3 * len(quadratic.spans)  # the bounds of each, and its scale
+    return 8 * numbers + quadratic.linear.nbytes + quadratic.diagonal.nbytes

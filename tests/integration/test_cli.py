@@ -53,6 +53,7 @@ def test_run_compare_and_resume(call, tmp_path):
         "spec.toml",
         "environment.json",
         "metrics.jsonl",
+        "periods.jsonl",
         "times.jsonl",
         "checkpoints",
         "summary.json",

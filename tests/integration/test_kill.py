@@ -42,8 +42,9 @@ def result(directory: RunDirectory):
     """All bytes that must not depend on interruptions; checkpoints are named by their digest."""
     latest = max(path.name for path in directory.checkpoints.iterdir())
     summary = directory.summary()
-    del summary["seconds"]
-    return (directory.path / "metrics.jsonl").read_bytes(), latest, summary
+    lasting = {key: value for key, value in summary.items() if "seconds" not in key}
+    records = [(directory.path / f"{name}.jsonl").read_bytes() for name in ("metrics", "periods")]
+    return records, latest, lasting
 
 
 def work(path) -> None:

@@ -41,15 +41,20 @@ def test_a_file_in_the_way(tmp_path):
 
 def test_records_and_rewinds(directory):
     for round_ in range(1, 5):
-        directory.append({"round": round_, "test_accuracy": round_ / 10}, seconds=0.5)
+        directory.append(
+            {"round": round_, "test_accuracy": round_ / 10},
+            {"total": 0.5, "train": 0.2},
+            {"round": round_, "accuracy": []},
+        )
     directory.flush()
     directory.rewind(2)
     assert [line["round"] for line in directory.history()] == [1, 2]
-    assert directory.seconds() == 1.0
+    assert [line["round"] for line in directory.periods()] == [1, 2]
+    assert directory.seconds() == {"total": 1.0, "train": 0.4}
 
 
 def test_a_line_that_is_still_being_written_is_passed_over(directory):
-    directory.append({"round": 1}, 0.1)
+    directory.append({"round": 1}, {"total": 0.1})
     with (directory.path / "metrics.jsonl").open("ab") as file:
         file.write(b'{"round": 2, "tes')
     assert directory.history() == [{"round": 1}]

@@ -1,13 +1,20 @@
 """Evaluation against a straightforward computation of the same thing."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
-from chronofed import Method
+from chronofed import CoreSet, Dataset, Method, Samples
 from chronofed.metrics.evaluation import Evaluate, Evaluator
-from chronofed.metrics.summary import summarise
+from chronofed.metrics.past import _drifts
+from chronofed.metrics.periods import PeriodTable, Standing
+from chronofed.metrics.summary import recovery, summarise
+from chronofed.protocol import Locker
+from chronofed.scenarios import Visit
+from chronofed.tasks.dataset import Origin
 
 
 @pytest.fixture(scope="module")
@@ -22,16 +29,24 @@ def by_hand(task, params, x, y):
     )
 
 
-def test_test_set(task, scenario, snapshots):
-    measures = Evaluator(task, scenario, Evaluate(), seed=0)(snapshots[3])
+@pytest.fixture
+def evaluator(task, scenario):
+    def evaluator(**settings) -> Evaluator:
+        return Evaluator(task, scenario, Method(), Evaluate(**settings), seed=0)
+
+    return evaluator
+
+
+def test_test_set(task, evaluator, snapshots):
+    measures = evaluator()(snapshots[3]).measures
     loss, accuracy = by_hand(task, snapshots[3].params, task.data.test.x, task.data.test.y)
     assert measures["round"] == 3
     assert measures["test_loss"] == pytest.approx(loss, rel=1e-5)
     assert measures["test_accuracy"] == pytest.approx(accuracy)
 
 
-def test_all_training_data_seen_so_far(task, scenario, snapshots):
-    measures = Evaluator(task, scenario, Evaluate(seen=10**6), seed=0)(snapshots[3])
+def test_all_training_data_seen_so_far(task, scenario, evaluator, snapshots):
+    measures = evaluator(seen=10**6)(snapshots[3]).measures
     visits = [v.indices for t in range(3) for v in scenario.at(t).visits.values()]
     seen = torch.from_numpy(np.unique(np.concatenate(visits)))
     loss, accuracy = by_hand(
@@ -42,20 +57,135 @@ def test_all_training_data_seen_so_far(task, scenario, snapshots):
     assert measures["seen_accuracy"] == pytest.approx(accuracy)
 
 
-def test_a_cap_is_said_and_kept(task, scenario, snapshots):
-    measures = Evaluator(task, scenario, Evaluate(seen=50), seed=0)(snapshots[6])
-    assert measures["seen_samples"] == 50
-    none = Evaluator(task, scenario, Evaluate(seen=0), seed=0)(snapshots[6])
-    assert "seen_loss" not in none
+def test_a_cap_is_said_and_kept(evaluator, snapshots):
+    assert evaluator(seen=50)(snapshots[6]).measures["seen_samples"] == 50
+    assert "seen_loss" not in evaluator(seen=0)(snapshots[6]).measures
 
 
-def test_depends_on_the_snapshot_alone(task, scenario, snapshots):
-    """Whatever was evaluated before, in whatever order: resuming changes nothing."""
-    settings = Evaluate(seen=100)
-    fresh = {r: Evaluator(task, scenario, settings, seed=0)(s) for r, s in snapshots.items()}
-    used = Evaluator(task, scenario, settings, seed=0)
-    for round_ in (6, 1, 3, 6):
-        assert used(snapshots[round_]) == fresh[round_]
+def test_going_on_equals_the_straight_evaluation(evaluator, snapshots):
+    """What was recorded before a stop is taken over: resuming changes nothing."""
+    straight = evaluator(seen=100)
+    lines = [straight(snapshots[r]) for r in (1, 3, 6)]
+    resumed = evaluator(seen=100)
+    resumed.absorb(line.periods for line in lines[:2])
+    assert resumed(snapshots[6]) == lines[2]
+
+
+def test_asked_for_an_earlier_round_it_begins_again(evaluator, snapshots):
+    used = evaluator(seen=100)
+    used(snapshots[6])
+    assert used(snapshots[1]) == evaluator(seen=100)(snapshots[1])
+
+
+def test_traffic(task, evaluator, snapshots):
+    measures = evaluator()(snapshots[3]).measures
+    assert measures["bytes_up"] == 3 * 4 * 18 * 4  # rounds, clients, parameters, bytes
+    assert measures["bytes_down"] == measures["bytes_up"]
+
+
+def test_accuracy_by_client_and_data_set_is_that_of_its_classes(
+    task, scenario, evaluator, snapshots
+):
+    lines = evaluator()(snapshots[3]).periods["accuracy"]
+    params, test, train = snapshots[3].params, task.data.test, task.data.train
+    logits = functional.linear(test.x, params[:15].view(3, 5), params[15:])
+    right = (logits.argmax(1) == test.y).double()
+    recall = torch.stack([right[test.y == c].mean() for c in range(3)])
+    visits = {(i, v.key): v for t in range(3) for i, v in scenario.at(t).visits.items()}
+    assert {(int(i), int(k)) for i, k, _ in lines} == set(visits)
+    for client, key, accuracy in lines:
+        labels = train.y[torch.from_numpy(visits[client, key].indices)]
+        want = float(recall[labels].mean())
+        assert accuracy == pytest.approx(want, abs=1e-5)
+
+
+def test_periods_can_be_switched_off(evaluator, snapshots):
+    result = evaluator(periods="off")(snapshots[3])
+    assert result.periods == {}
+    assert "forgetting" not in result.measures
+
+
+def test_table_rows_are_measured_where_they_belong():
+    """Test samples that say whose and when they are count for that pair alone."""
+    y = torch.tensor([0, 1, 0, 1])
+    codes = [np.array(c) for c in ([0, 0, 1], [0, 1, 1], [0, 0, 1, 1], [0, 1, 1, 1])]
+    origin = Origin(("a", "b"), ("p", "q"), *codes)
+    samples = Samples(torch.zeros(3, 1), torch.tensor([0, 1, 1]))
+    table = PeriodTable(Dataset("t", samples, Samples(torch.zeros(4, 1), y), ("x", "y"), origin))
+    table.visit(0, Visit(np.array([0]), 0))
+    table.visit(0, Visit(np.array([1]), 1))
+    table.visit(1, Visit(np.array([2]), 0))  # has no test rows
+    table.visit(1, Visit(np.array([2]), 1))
+    correct = np.array([True, False, True, False])
+    assert table.accuracies(correct) == [[0, 0, 1.0], [0, 1, 0.0], [1, 1, 0.5]]
+    assert table.client_accuracy(0, correct) == 0.5
+
+
+def test_forgetting_and_backward_transfer_by_hand():
+    standing = Standing()
+    assert standing.measures() == {}
+    standing.add({"round": 1, "accuracy": [[0, 0, 0.5]]})
+    assert standing.measures() == {"forgetting": 0.0}
+    standing.add({"round": 2, "accuracy": [[0, 0, 0.9], [0, 1, 0.6]]})
+    assert standing.measures() == {"forgetting": 0.0, "backward_transfer": 0.4}
+    standing.add({"round": 3, "accuracy": [[0, 0, 0.7], [0, 1, 0.5], [1, 0, 0.2]]})
+    # forgetting is the mean of 0.2, 0.1 and 0; transfer that of +0.2 and -0.1
+    assert standing.measures() == {"forgetting": 0.1, "backward_transfer": 0.05}
+
+
+def test_personal_models_are_measured_beside_the_global_one(task, scenario, evaluator, snapshots):
+    lost = torch.zeros(18)  # always answers class 0
+    lockers = {i: Locker({"personal": lost}) for i in range(4)}
+    measures = evaluator()(replace(snapshots[6], lockers=lockers)).measures
+    visits = [(i, v) for t in range(6) for i, v in scenario.at(t).visits.items()]
+    first = {(i, v.key): v for i, v in visits}
+    share = {i: [] for i in range(4)}
+    for (i, _), visit in first.items():
+        share[i].append((task.data.labels[visit.indices] == 0).mean())
+    want = np.mean([np.mean(s) for s in share.values()])
+    assert measures["personal_accuracy"] == pytest.approx(want)
+    assert measures["client_accuracy"] > 0.5
+
+
+def test_drifts_and_information_loss_against_their_definitions(task, scenario, train_for):
+    method = Method(memory=CoreSet(5))
+    snapshot = train_for(method, 6)
+    evaluator = Evaluator(task, scenario, method, Evaluate(past=3), seed=0)
+    measures = evaluator(snapshot).measures
+
+    def gradient(x, y):
+        w = snapshot.params.clone().requires_grad_()
+        functional.cross_entropy(functional.linear(x, w[:15].view(3, 5), w[15:]), y).backward()
+        return w.grad.double()
+
+    def truth(round_, client):
+        samples = task.samples(scenario.at(round_).visits[client].indices)
+        return gradient(samples.x, samples.y)
+
+    lost = []
+    for locker in snapshot.lockers.values():
+        for kept in sorted(locker.kept, key=lambda k: -k.round)[:3]:
+            approximation = gradient(kept.record["x"], kept.record["y"])
+            lost.append(float((truth(kept.round, kept.client) - approximation).norm()))
+    assert measures["information_loss"] == pytest.approx(np.mean(lost), rel=1e-4)
+    assert measures["time_drift"] > 0
+    assert measures["client_drift"] >= 0
+
+
+def test_drifts_of_gradients_that_were_made_with_known_ones():
+    generator = torch.Generator().manual_seed(0)
+
+    def noise(square):
+        return torch.randn(200, generator=generator) * (square / 200) ** 0.5
+
+    gradients = {}
+    for client in range(40):
+        fixed = noise(3.0)
+        gradients |= {(client, key): 5 + fixed + noise(2.0) for key in range(4)}
+    found = _drifts(gradients)
+    assert found["client_drift"] == pytest.approx(3.0, rel=0.15)
+    assert found["time_drift"] == pytest.approx(2.0, rel=0.1)
+    assert _drifts({(0, 0): torch.ones(2)}) == {}
 
 
 def test_when_it_is_due():
@@ -73,4 +203,17 @@ def test_summary():
     assert summary["last"] == 0.5
     assert summary["anytime"] == pytest.approx(sum(accuracies) / 7)
     assert summary["rounds"] == 7
-    assert (summary["last_loss"], summary["last_seen_loss"]) == (2.0, 3.0)
+    assert (summary["last_test_loss"], summary["last_seen_loss"]) == (2.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("curve", "want"),
+    [
+        ([0.1, 0.2, 0.3], {"falls": 0}),
+        ([0.5, 0.49, 0.5], {"falls": 0}),  # too small to count
+        ([0.5, 0.3, 0.4, 0.5], {"falls": 1, "recovery_rounds": 2}),
+        ([0.5, 0.3, 0.5, 0.2, 0.1], {"falls": 2, "recovery_rounds": 1}),  # the second is not over
+    ],
+)
+def test_recovery(curve, want):
+    assert recovery(list(enumerate(curve))) == want

@@ -51,7 +51,7 @@ def past_of_both_kinds() -> Surrogate:
     one = torch.tensor([1.0], dtype=torch.float64)
     replay = Pool(Samples(10 * one[:, None], torch.zeros(1).long()), 0.5 * one)
     return Surrogate(
-        0.5, replay, Quadratic((slice(0, 1),), scale=one, linear=3 * one, diagonal=2 * one)
+        0.5, replay, Quadratic((slice(0, 1),), scale=(1.0,), linear=3 * one, diagonal=2 * one)
     )
 
 

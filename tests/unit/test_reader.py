@@ -2,11 +2,14 @@
 
 import tomllib
 
+import msgspec
 import pytest
 
-from chronofed import CoreSet, Experiment, FedProx, Forget, Method, Optimal
+from chronofed import CoreSet, Experiment, FedOpt, FedProx, Forget, Method, Optimal
 from chronofed.config import Kind
+from chronofed.deletion import Deletion
 from chronofed.errors import SpecError
+from chronofed.experiments import toml
 from chronofed.experiments.reader import alternatives, read
 from chronofed.memories import Memory
 from chronofed.scenarios import Fixed, Subsets
@@ -47,6 +50,22 @@ def test_reads_nested_settings():
     assert experiment.rounds == 7
 
 
+def test_reads_a_backbone_in_a_backbone():
+    text = """
+        [method.backbone]
+        kind = "fedopt"
+        optimiser = "yogi"
+        server_lr = 0.02
+        [method.backbone.backbone]
+        kind = "fedprox"
+        mu = 0.3
+        """
+    wrapped = FedOpt(FedProx(0.3), "yogi", server_lr=0.02)
+    assert parse(text).method.backbone == wrapped
+    again = toml.dumps(msgspec.to_builtins(parse(text)))
+    assert parse(again).method.backbone == wrapped
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -67,7 +86,15 @@ def test_reads_nested_settings():
         ),
         (
             "[method.backbone]\nmu = 1",
-            r"^method.backbone.kind: missing; choose one of fedavg, fedprox",
+            r"^method.backbone.kind: missing; choose one of ditto, fedavg, ",
+        ),
+        (
+            "[method.backbone]\nkind = 'fedopt'\nbackbone = { kind = 'fedprox', my = 1 }",
+            r"^method.backbone.backbone.my: unknown key; did you mean 'mu'\?$",
+        ),
+        (
+            "[method.backbone]\nkind = 'fedopt'\nbackbone = { kind = 'fedopt' }",
+            r"^method.backbone: FedOpt.backbone: a FedOpt in a FedOpt",
         ),
         (
             "[method.memory]\nkind = 'core-set'\nsise = 3",
@@ -90,12 +117,19 @@ def test_reads_nested_settings():
             "[scenario]\nkind = 'subsets'\nmembership = {kind = 'fixed', clients = ['a']}",
             r"^scenario.membership.clients\[0\]: expected int, got str$",
         ),
+        ("[[deletions]]\nrow = 3", r"^deletions\[0\].row: unknown key; did you mean 'rows'\?$"),
+        ("deletions = 3", r"^deletions: expected an array of tables, got int 3$"),
         ("[model]\nkind = 'mlp'\nhidden = 200", r"^model.hidden: expected array, got int 200$"),
     ],
 )
 def test_says_what_is_wrong_and_where(text, message):
     with pytest.raises(SpecError, match=message):
         parse(text)
+
+
+def test_an_array_of_tables():
+    experiment = parse("[[deletions]]\nround = 3\nrows = [1, 2]\n[[deletions]]\nclients = [0]")
+    assert experiment.deletions == (Deletion(3, (1, 2)), Deletion(0, clients=(0,)))
 
 
 def test_a_users_own_class_by_its_path():

@@ -22,7 +22,7 @@ def make_run(tmp_path):
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}"
         run = RunDirectory.create(path, experiment.resolved(), {})
         for k, accuracy in enumerate(accuracies, start=1):
-            run.append({"round": k, "test_accuracy": accuracy, "test_loss": 1.0}, seconds=2.0)
+            run.append({"round": k, "test_accuracy": accuracy, "test_loss": 1.0}, {"total": 2.0})
         if finish:
             view = RunView.read(path)
             run.finish(view.summary)

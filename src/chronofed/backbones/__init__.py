@@ -1,7 +1,23 @@
 """Federated optimisers: what happens to a gradient on the client, and to the updates on the server."""
 
 from chronofed.backbones.base import Backbone
+from chronofed.backbones.ditto import Ditto
 from chronofed.backbones.fedavg import FedAvg
+from chronofed.backbones.fednova import FedNova
+from chronofed.backbones.fedopt import FedOpt
 from chronofed.backbones.fedprox import FedProx
+from chronofed.backbones.mime import Mime
+from chronofed.backbones.mimelite import MimeLite
+from chronofed.backbones.scaffold import Scaffold
 
-__all__ = ["Backbone", "FedAvg", "FedProx"]
+__all__ = [
+    "Backbone",
+    "Ditto",
+    "FedAvg",
+    "FedNova",
+    "FedOpt",
+    "FedProx",
+    "Mime",
+    "MimeLite",
+    "Scaffold",
+]

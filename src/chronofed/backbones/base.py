@@ -1,14 +1,16 @@
 """The contract of a backbone, with the steps of the paper's algorithm as the default."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+import msgspec
 import torch
 
 from chronofed.config import Kind, Positive
 from chronofed.local import Local
 from chronofed.types import Record, Vector
 
+Decay = Annotated[float, msgspec.Meta(ge=0, lt=1)]  # what is kept of a running mean
 Uploads = Sequence[
     tuple[float, Record]
 ]  # (weight, upload) of every client, in the order of clients

@@ -61,8 +61,17 @@ def describe(family: str, name: str, cls: type[Any]) -> dict[str, Any]:
         "settings": {
             f.name: "required" if f.required else f.default for f in msgspec.structs.fields(cls)
         },
-        "needs": "state on the client" if on_client else "nothing",
+        "needs": _needs(cls, on_client),
         "stateless": not on_client,
         "about": (cls.__doc__ or "").strip().splitlines()[0],
         "reference": getattr(cls, "reference", ""),
     }
+
+
+def _needs(cls: type[Any], on_client: bool) -> str:
+    wanted = {
+        "what its backbone needs": "backbone" in cls.__struct_fields__,
+        "state on the client": on_client,
+        "data that stay the same": getattr(cls, "fixed_data", False),
+    }
+    return ", ".join(need for need, wants in wanted.items() if wants) or "nothing"

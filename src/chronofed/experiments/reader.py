@@ -56,6 +56,12 @@ def _value(value: object, hint: Any, where: str) -> Any:  # noqa: ANN401
             return read(value, nested[0], where)
         kind = value.get("kind") if isinstance(value, Mapping) else None
         return read(value, _pick(kind, {kind_of(o): o for o in nested}, where), where)
+    (item,) = typing.get_args(hint)[:1] or (None,)
+    if typing.get_origin(hint) is tuple and isinstance(item, type) and issubclass(item, Config):
+        if not isinstance(value, list):
+            msg = f"{where}: expected an array of tables, got {_show(value)}"
+            raise SpecError(msg)
+        return tuple(read(part, item, f"{where}[{k}]") for k, part in enumerate(value))
     try:
         return msgspec.convert(value, hint)
     except msgspec.ValidationError as error:

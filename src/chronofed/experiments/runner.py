@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chronofed.clock import Clock
 from chronofed.errors import StorageError
 from chronofed.experiments.environment import environment
 from chronofed.experiments.spec import Experiment, load
@@ -82,7 +83,9 @@ def _work(
     for complaint in complaints:
         say(f"{complaint}; going on from round {done}")
     directory.rewind(done)
-    evaluate = Evaluator(task, scenario, experiment.evaluate, experiment.seed)
+    evaluate = Evaluator(task, scenario, experiment.method, experiment.evaluate, experiment.seed)
+    evaluate.absorb(directory.periods())
+    clock = Clock()
     snapshots = run(
         experiment.method,
         scenario,
@@ -91,20 +94,31 @@ def _work(
         train=experiment.train,
         seed=experiment.seed,
         start=latest,
+        deletions=experiment.deletions,
+        clock=clock,
     )
     watch(Progress(done, rounds, None))
-    clock = time.perf_counter()
+    start = time.perf_counter()
     for snapshot in snapshots:
         measures = None
         if experiment.evaluate.due(snapshot.round, rounds):
-            measures = evaluate(snapshot)
-            now = time.perf_counter()
-            directory.append(measures, now - clock)
-            clock = now
+            with clock("evaluate"):
+                evaluation = evaluate(snapshot)
+            measures, now = evaluation.measures, time.perf_counter()
+            directory.append(measures, {"total": now - start, **clock.read()}, evaluation.periods)
+            start = now
         if snapshot.round % experiment.checkpoint.every == 0 or snapshot.round == rounds:
-            directory.flush()
-            save(directory.checkpoints, snapshot, experiment.checkpoint.keep)
+            with clock("write"):
+                directory.flush()
+                save(directory.checkpoints, snapshot, experiment.checkpoint.keep)
         watch(Progress(snapshot.round, rounds, measures))
-    summary = summarise(directory.history()) | {"seconds": round(directory.seconds(), 3)}
+    summary = summarise(directory.history()) | _seconds(directory)
     directory.finish(summary)
     return summary
+
+
+def _seconds(directory: RunDirectory) -> dict[str, float]:
+    return {
+        f"seconds_{k}" if k != "total" else "seconds": round(v, 3)
+        for k, v in directory.seconds().items()
+    }

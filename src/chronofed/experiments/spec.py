@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from chronofed.config import Config, Count, Kind, Natural
+from chronofed.deletion import Deletion
 from chronofed.errors import SpecError
 from chronofed.experiments import toml
 from chronofed.experiments.reader import read
@@ -71,6 +72,7 @@ class Experiment(Config):
         train: How clients train.
         evaluate: When and on what the model is evaluated.
         checkpoint: How often the state is saved.
+        deletions: Data to be forgotten from some round on.
     """
 
     name: str = "run"
@@ -83,6 +85,7 @@ class Experiment(Config):
     train: Train = Train()
     evaluate: Evaluate = Evaluate()
     checkpoint: Checkpoint = Checkpoint()
+    deletions: tuple[Deletion, ...] = ()
 
     def build(self, folder: Path | None = None) -> tuple[Classification, Scenario, int]:
         """Load the data and make task, scenario and number of rounds; refuse what cannot work.

@@ -3,5 +3,6 @@
 from chronofed.memories.base import Keepsake, Memory, Moment
 from chronofed.memories.coreset import CoreSet
 from chronofed.memories.forget import Forget
+from chronofed.memories.taylor import Taylor
 
-__all__ = ["CoreSet", "Forget", "Keepsake", "Memory", "Moment"]
+__all__ = ["CoreSet", "Forget", "Keepsake", "Memory", "Moment", "Taylor"]

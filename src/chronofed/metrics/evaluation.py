@@ -1,17 +1,26 @@
-"""How the global model does after a round: on the test set, and on all training data seen so far."""
+"""How the global model does after a round, and what explains it."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from chronofed.config import Config, Count, Natural
 from chronofed.engines.serial import one_thread
 from chronofed.loop import Snapshot
+from chronofed.metrics.past import past_measures
+from chronofed.metrics.periods import PeriodTable, Standing
 from chronofed.metrics.summary import Measures
+from chronofed.protocol import Method
 from chronofed.scenarios.base import Scenario
 from chronofed.seeds import numpy_generator
-from chronofed.tasks.classification import Classification
+from chronofed.tasks.classification import Classification, Score
 from chronofed.tasks.objective import TorchObjective
+from chronofed.types import Vector
+
+MOST_PERIODS = 3000  # client-periods that "auto" follows
 
 
 class Evaluate(Config):
@@ -21,76 +30,131 @@ class Evaluate(Config):
         every: Rounds between evaluations; the last round is always evaluated.
         seen: Evaluate on at most so many of the training samples seen so far, drawn anew each time; 0 for
             none. The number used is recorded as ``seen_samples``.
+        periods: Whether to follow the accuracy on every client and data set, from which forgetting and
+            backward transfer are computed. Costs no pass over data, but a few bytes a pair in the record;
+            ``auto`` does it for returning clients with at most 3000 pairs.
+        past: Measure client drift, time drift and information loss on so many of the latest data sets of
+            every client (a simulation knows them); 0 for not at all. Price: for each of them one gradient of
+            its data and one of what is kept of it.
     """
 
     every: Count = 1
     seen: Natural = 2000
+    periods: Literal["auto", "on", "off"] = "auto"
+    past: Natural = 0
 
     def due(self, round_: int, last: int) -> bool:
         """Whether the model is evaluated after this round."""
         return round_ % self.every == 0 or round_ == last
 
 
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Numbers of one snapshot, and the accuracy on every client and data set seen so far."""
+
+    measures: Measures
+    periods: dict[str, Any]
+
+
 @dataclass(slots=True)
 class Evaluator:
-    """Evaluates snapshots of one run; a pure function of the snapshot, whatever was evaluated before.
+    """Evaluates the snapshots of one run; a pure function of the snapshot and of what was recorded before.
 
     Attributes:
         task: What is learned.
         scenario: Who saw what when.
+        method: How it is learned.
         settings: What to evaluate.
         seed: Root of the run's randomness.
     """
 
     task: Classification
     scenario: Scenario
+    method: Method
     settings: Evaluate
     seed: int
-    _seen: np.ndarray = field(init=False)  # (n,) bool: which training samples were seen
+    _seen: NDArray[np.bool_] = field(init=False)  # (n,) which training samples were seen
     _until: int = field(init=False, default=0)  # by which round
     _objective: TorchObjective = field(init=False)
+    _table: PeriodTable = field(init=False)
+    _standing: Standing = field(init=False, default_factory=Standing)
 
     def __post_init__(self) -> None:
         self._seen = np.zeros(len(self.task.data.train), dtype=bool)
         self._objective = self.task.objective()
+        self._table = PeriodTable(self.task.data)
 
-    def __call__(self, snapshot: Snapshot) -> Measures:
+    def absorb(self, recorded: Iterable[Mapping[str, Any]]) -> None:
+        """Take over what was recorded of client-periods before a run was stopped."""
+        for line in recorded:
+            self._standing.add(line)
+
+    def __call__(self, snapshot: Snapshot) -> Evaluation:
         """All measures of one snapshot."""
         with one_thread():
-            test = self.task.score(
-                self._objective, snapshot.params, snapshot.buffers, self.task.data.test
-            )
-            measures = {
+            self._advance(snapshot.round)
+            test = self._score(snapshot.params, snapshot.buffers, None)
+            measures: dict[str, float | int] = {
                 "round": snapshot.round,
                 "test_accuracy": test.accuracy,
                 "test_loss": test.loss,
+                "bytes_down": snapshot.traffic.down,
+                "bytes_up": snapshot.traffic.up,
             }
-            return measures | self._on_seen(snapshot)
+            measures |= self._on_seen(snapshot) | self._personal(snapshot, test)
+            if self.settings.past:
+                pick = (self.task, self.scenario, self.method.memory, self._objective)
+                measures |= past_measures(*pick, snapshot, self.settings.past)
+            periods = self._periods(snapshot, test)
+            return Evaluation(measures | self._standing.measures(), periods)
+
+    def _score(self, params: Vector, buffers: Vector, indices: NDArray[np.int64] | None) -> Score:
+        samples = self.task.data.test if indices is None else self.task.samples(indices)
+        return self.task.score(self._objective, params, buffers, samples)
+
+    def _advance(self, round_: int) -> None:
+        """Know who saw what until ``round_``; asked for the past, begin again."""
+        if round_ < self._until:
+            self._seen[:], self._until = False, 0
+            self._table, self._standing = PeriodTable(self.task.data), Standing()
+        for earlier in range(self._until, round_):
+            for client, visit in self.scenario.at(earlier).visits.items():
+                self._seen[visit.indices] = True
+                self._table.visit(client, visit)
+        self._until = round_
 
     def _on_seen(self, snapshot: Snapshot) -> dict[str, float | int]:
-        indices = self._sample_of_seen(snapshot.round)
-        if len(indices) == 0:
+        indices = np.flatnonzero(self._seen)
+        if self.settings.seen == 0 or len(indices) == 0:
             return {}
-        score = self.task.score(
-            self._objective, snapshot.params, snapshot.buffers, self.task.samples(indices)
-        )
+        if len(indices) > self.settings.seen:
+            rng = numpy_generator(self.seed, "seen", snapshot.round)
+            indices = np.sort(rng.choice(indices, self.settings.seen, replace=False))
+        score = self._score(snapshot.params, snapshot.buffers, indices)
         return {
             "seen_accuracy": score.accuracy,
             "seen_loss": score.loss,
             "seen_samples": len(indices),
         }
 
-    def _sample_of_seen(self, round_: int) -> np.ndarray:
-        if self.settings.seen == 0:
-            return np.empty(0, dtype=np.int64)
-        if round_ < self._until:  # asked for the past: begin again
-            self._seen[:], self._until = False, 0
-        for earlier in range(self._until, round_):
-            for visit in self.scenario.at(earlier).visits.values():
-                self._seen[visit.indices] = True
-        self._until = round_
-        indices = np.flatnonzero(self._seen)
-        if len(indices) <= self.settings.seen:
-            return indices
-        rng = numpy_generator(self.seed, "seen", round_)
-        return np.sort(rng.choice(indices, self.settings.seen, replace=False))
+    def _personal(self, snapshot: Snapshot, test: Score) -> dict[str, float | int]:
+        """Personal models, each on its own client's mix of test samples, beside the global one there."""
+        models = {
+            i: k.state["personal"] for i, k in snapshot.lockers.items() if "personal" in k.state
+        }
+        if not models:
+            return {}
+        own = [
+            self._table.client_accuracy(i, self._score(model, snapshot.buffers, None).correct)
+            for i, model in sorted(models.items())
+        ]
+        shared = [self._table.client_accuracy(i, test.correct) for i in sorted(models)]
+        return {"personal_accuracy": float(np.mean(own)), "client_accuracy": float(np.mean(shared))}
+
+    def _periods(self, snapshot: Snapshot, test: Score) -> dict[str, Any]:
+        few = self.scenario.persistent and len(self._table) <= MOST_PERIODS
+        if self.settings.periods == "off" or (self.settings.periods == "auto" and not few):
+            return {}
+        line = {"round": snapshot.round, "accuracy": self._table.accuracies(test.correct)}
+        self._standing.add(line)
+        return line

@@ -1,14 +1,14 @@
 """The directory of a run.
 
-==================  ==================================================================
-``spec.toml``       the resolved specification: all that is needed to run it again
+====================  ==================================================================
+``spec.toml``         the resolved specification: all that is needed to run it again
 ``environment.json``  versions and machine
-``metrics.jsonl``   one line an evaluation; the same bytes however often it was resumed
-``times.jsonl``     wall-clock seconds, which differ from run to run
-``checkpoints/``    the latest snapshots
-``summary.json``    written last: its presence means that the run is finished
-``lock``            held while a process works on the run
-==================  ==================================================================
+``metrics.jsonl``     one line an evaluation; the same bytes however often it was resumed
+``times.jsonl``       wall-clock seconds, which differ from run to run
+``checkpoints/``      the latest snapshots
+``summary.json``      written last: its presence means that the run is finished
+``lock``              held while a process works on the run
+====================  ==================================================================
 """
 
 import fcntl
@@ -23,6 +23,7 @@ from typing import Any, Literal
 from chronofed.errors import RunError
 from chronofed.records.atomic import append_line, cannot_write, flush, write_atomic
 
+RECORDS = ("metrics.jsonl", "periods.jsonl", "times.jsonl")
 State = Literal["finished", "running", "stopped"]
 
 
@@ -113,33 +114,49 @@ class RunDirectory:
                 return True
         return False
 
-    def append(self, measures: Mapping[str, Any], seconds: float) -> None:
-        """Record one evaluation."""
+    def append(
+        self,
+        measures: Mapping[str, Any],
+        seconds: Mapping[str, float],
+        periods: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Record one evaluation, and the time by phase since the one before."""
+        if periods:
+            append_line(self.path / "periods.jsonl", _json_line(periods))
         append_line(self.path / "metrics.jsonl", _json_line(measures))
-        append_line(
-            self.path / "times.jsonl",
-            _json_line({"round": measures["round"], "seconds": round(seconds, 6)}),
-        )
+        spent = {phase: round(value, 6) for phase, value in seconds.items()}
+        line = {"round": measures["round"], **spent}
+        append_line(self.path / "times.jsonl", _json_line(line))
 
     def flush(self) -> None:
-        """Bring the metrics to disk, before a checkpoint that relies on them."""
-        for name in ("metrics.jsonl", "times.jsonl"):
+        """Bring the records to disk, before a checkpoint that relies on them."""
+        for name in RECORDS:
             if (self.path / name).exists():
                 flush(self.path / name)
 
     def rewind(self, round_: int) -> None:
         """Drop what was recorded after ``round_``; it will be recorded again."""
-        for name in ("metrics.jsonl", "times.jsonl"):
-            kept = [line for line in self._lines(name) if line["round"] <= round_]
-            write_atomic(self.path / name, b"".join(_json_line(line) + b"\n" for line in kept))
+        for name in RECORDS:
+            if (self.path / name).exists():
+                kept = [line for line in self._lines(name) if line["round"] <= round_]
+                write_atomic(self.path / name, b"".join(_json_line(k) + b"\n" for k in kept))
 
     def history(self) -> list[dict[str, Any]]:
         """All evaluations, in order; a last line that is still being written is passed over."""
         return list(self._lines("metrics.jsonl"))
 
-    def seconds(self) -> float:
-        """Wall-clock time spent on the recorded rounds."""
-        return sum(float(line["seconds"]) for line in self._lines("times.jsonl"))
+    def periods(self) -> list[dict[str, Any]]:
+        """Accuracy by client and period at every evaluation."""
+        return list(self._lines("periods.jsonl"))
+
+    def seconds(self) -> dict[str, float]:
+        """Wall-clock time spent on the recorded rounds, by phase; ``total`` is all of it."""
+        spent: dict[str, float] = {}
+        for line in self._lines("times.jsonl"):
+            for phase, value in line.items():
+                if phase != "round":
+                    spent[phase] = spent.get(phase, 0.0) + float(value)
+        return spent
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Mark the run as finished."""

@@ -23,7 +23,8 @@ COLUMNS = (
     Column("best5", "best-5 %", 100, 2),
     Column("last", "last %", 100, 2),
     Column("anytime", "anytime %", 100, 2),
-    Column("last_loss", "test loss", 1, 3),
+    Column("last_forgetting", "forgetting %", 100, 2),
+    Column("last_test_loss", "test loss", 1, 3),
     Column("last_seen_loss", "seen loss", 1, 3),
     Column("seconds", "seconds", 1, 1),
 )

@@ -36,7 +36,7 @@ class RunView:
         history = directory.history()
         summary = directory.summary() or {}
         if not summary and history:
-            summary = summarise(history) | {"seconds": round(directory.seconds(), 3)}
+            summary = summarise(history) | {"seconds": round(directory.seconds()["total"], 3)}
         return cls(path, spec, directory.state, history, summary)
 
     @property

@@ -22,6 +22,7 @@ class Score:
 
     loss: float
     accuracy: float
+    correct: NDArray[np.bool_]  # (n,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Classification:
     ) -> Score:
         """Mean loss and accuracy of a model on ``samples``."""
         objective.buffers = buffers
-        loss, right = 0.0, 0
+        loss, correct = 0.0, []
         parts = zip(
             torch.split(samples.x, EVALUATION_BATCH),
             torch.split(samples.y, EVALUATION_BATCH),
@@ -70,5 +71,6 @@ class Classification:
         for x, y in parts:
             logits = objective.logits(params, x)
             loss += float(functional.cross_entropy(logits, y, reduction="sum"))
-            right += int((logits.argmax(1) == y).sum())
-        return Score(loss / len(samples), right / len(samples))
+            correct.append(logits.argmax(1) == y)
+        right = torch.cat(correct).numpy()
+        return Score(loss / len(samples), float(right.mean()), right)

@@ -1,0 +1,127 @@
+"""The method family on Fashion-MNIST with the paper's protocol; writes the table of docs/results.
+
+    python benchmarks/methods_fashion_mnist.py --rounds 500 --seeds 3 --jobs 2
+
+210 subsets for 7 clients, alpha 0.1 on both levels, MLP 784-200-10, batch 32, one local epoch, lr 0.01.
+Every cell is a run directory below runs/methods and is resumed, not repeated, when this is called again.
+"""
+
+import argparse
+import os
+import platform
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from chronofed import (
+    Adaptive,
+    CoreSet,
+    Experiment,
+    FedAvg,
+    FedProx,
+    Fisher,
+    Generative,
+    Hutchinson,
+    Method,
+    MimeLite,
+    Scaffold,
+    Subsets,
+    Taylor,
+    Train,
+)
+from chronofed.experiments import runner
+from chronofed.experiments.spec import Checkpoint, Images
+from chronofed.metrics.evaluation import Evaluate
+from chronofed.records import RunDirectory
+from chronofed.reports.terminal import Column, cell
+from chronofed.reports.view import Group, RunView, groups
+
+FULL = {"*": 1.0}
+METHODS = {
+    "FedAvg": Method(FedAvg()),
+    "FedProx (mu 0.1)": Method(FedProx(0.1)),
+    "MimeLite (beta 0.01)": Method(MimeLite(0.01)),
+    "SCAFFOLD": Method(Scaffold()),
+    "CFL-Reg (Hutchinson)": Method(FedAvg(), Taylor(Hutchinson())),
+    "CFL-Reg (Fisher)": Method(FedAvg(), Taylor(Fisher())),
+    "CFL-Reg-Full (Hutchinson)": Method(FedAvg(), Taylor(Hutchinson(), layers=FULL)),
+    "CFL-Reg + FedProx": Method(FedProx(0.1), Taylor(Hutchinson())),
+    "CFL-Core-Set (uniform, 100)": Method(FedAvg(), CoreSet(100)),
+    "CFL-Core-Set (herding, 100)": Method(FedAvg(), CoreSet(100, select="herding")),
+    "CFL-Core-Set (adaptive weights)": Method(FedAvg(), CoreSet(100), Adaptive()),
+    "CFL-Generative (50)": Method(FedAvg(), Generative(50)),
+}
+PAPER = {"FedAvg": 86.75, "CFL-Reg (Hutchinson)": 87.02, "CFL-Core-Set (uniform, 100)": 88.32}
+PAPER["CFL-Reg-Full (Hutchinson)"] = 77.37
+COLUMNS = (
+    Column("best5", "best-5 %", 100, 2),
+    Column("last", "last %", 100, 2),
+    Column("anytime", "anytime %", 100, 2),
+    Column("last_forgetting", "forgetting %", 100, 2),
+    Column("last_information_loss", "information loss", 1, 3),
+    Column("seconds", "seconds", 1, 0),
+)
+
+
+def experiment(name: str, seed: int, rounds: int) -> Experiment:
+    return Experiment(
+        name=name,
+        seed=seed,
+        rounds=rounds,
+        data=Images("fashion-mnist"),
+        scenario=Subsets(clients=7, subsets=30, client_alpha=0.1),
+        method=METHODS[name],
+        train=Train(lr=0.01, batch_size=32, epochs=1),
+        evaluate=Evaluate(every=5, seen=1000, past=2),
+        checkpoint=Checkpoint(every=100),
+    )
+
+
+def cell_of(job: tuple[str, int, int, Path]) -> Path:
+    """One run, from the start or from where it stopped."""
+    name, seed, rounds, folder = job
+    wanted = experiment(name, seed, rounds)
+    path = folder / f"{wanted.fingerprint()}-s{seed}"
+    directory = RunDirectory(path) if (path / "spec.toml").exists() else runner.start(wanted, path)
+    runner.proceed(directory)
+    return path
+
+
+def gain(group: Group, plain: Group) -> str:
+    """Mean difference to FedAvg over the same seeds, with the deviation of the differences."""
+    ours, theirs = ({r.spec["seed"]: r.summary["best5"] for r in g.runs} for g in (group, plain))
+    differences = [100 * (ours[seed] - theirs[seed]) for seed in sorted(ours)]
+    mean = sum(differences) / len(differences)
+    return f"{mean:+.2f} ({min(differences):+.2f} to {max(differences):+.2f})"
+
+
+def table(found: list[Group]) -> str:
+    plain = next(group for group in found if group.name == "FedAvg")
+    heads = ["method", "paper, best-5 %", *(c.heading for c in COLUMNS), "best-5 against FedAvg"]
+    rows = [heads, ["---"] * len(heads)]
+    for group in found:
+        numbers = [cell(group, column) for column in COLUMNS]
+        rows.append([group.name, str(PAPER.get(group.name, "")), *numbers, gain(group, plain)])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=500)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--folder", type=Path, default=Path("runs/methods"))
+    options = parser.parse_args()
+    start = time.perf_counter()
+    jobs = [(n, s, options.rounds, options.folder) for s in range(options.seeds) for n in METHODS]
+    with ProcessPoolExecutor(options.jobs) as pool:
+        paths = list(pool.map(cell_of, jobs))
+    order = list(METHODS)
+    found = sorted(groups([RunView.read(p) for p in paths]), key=lambda g: order.index(g.name))
+    print(table(found))
+    print(f"\n{len(paths)} runs of {options.rounds} rounds, {options.jobs} at a time, ", end="")
+    print(f"{time.perf_counter() - start:.0f} s on {platform.machine()}, {os.cpu_count()} cores")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""FedOpt."""
+
+from typing import ClassVar, Literal
+
+import torch
+
+from chronofed.backbones.base import Backbone, Decay, Uploads
+from chronofed.backbones.fedavg import FedAvg
+from chronofed.config import Positive
+from chronofed.local import Local
+from chronofed.types import Record, Vector
+
+
+class _Inner:
+    """A declaration that is the inner backbone's; asked of the class, that of the default one."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, wrapper: "FedOpt | None", owner: type) -> bool:
+        return bool(getattr(FedAvg if wrapper is None else wrapper.backbone, self._name))
+
+
+class FedOpt(Backbone, tag="fedopt"):
+    r"""An optimiser on the server, around any backbone: the step of the inner one takes the gradient's place.
+
+    With :math:`D = w'_{t+1} - w_t`, where :math:`w'_{t+1}` is what the inner backbone would go on with,
+
+    .. math::
+        \text{momentum:}\quad & m \gets \beta_1 m + D, \quad w \gets w + \eta_g\, m \\
+        \text{adam, yogi:}\quad & m \gets \beta_1 m + (1 - \beta_1) D, \quad
+        w \gets w + \eta_g \frac{m}{\sqrt v + \epsilon} \\
+        \text{adam:}\quad & v \gets v - (1 - \beta_2) (v - D^2) \\
+        \text{yogi:}\quad & v \gets v - (1 - \beta_2)\, D^2 \operatorname{sign}(v - D^2)
+
+    from :math:`m = 0`, :math:`v = \epsilon^2`. The inner backbone keeps its own ``server_lr``, a factor of
+    :math:`D`. Clients do what the inner backbone asks of them.
+
+    Attributes:
+        backbone: The inner backbone.
+        optimiser: What the server does with its steps.
+        beta1: How much of the mean step is kept from round to round.
+        beta2: How much of the mean squared step is kept; not for ``momentum``.
+        epsilon: Limits the step where updates are small; not for ``momentum``.
+        server_lr: Global step size :math:`\eta_g`: of ``adam`` and ``yogi`` about the distance that a
+            parameter moves in a round, of ``momentum`` a factor of the accumulated steps.
+    """
+
+    stateful = _Inner()
+    prepares = _Inner()
+    fixed_data = _Inner()
+    reference: ClassVar[str] = "Reddi et al. (2021), Adaptive Federated Optimization"
+
+    backbone: Backbone = FedAvg()
+    optimiser: Literal["momentum", "adam", "yogi"] = "adam"
+    beta1: Decay = 0.9
+    beta2: Decay = 0.99
+    epsilon: Positive = 1e-3
+    server_lr: Positive = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.backbone, FedOpt):
+            msg = "FedOpt.backbone: a FedOpt in a FedOpt; one optimiser on the server is enough"
+            raise ValueError(msg)
+
+    def init_server(self, params: Vector, clients: int) -> Record:
+        """The inner state, and the optimiser's own under ``opt_`` names."""
+        own = {"opt_m": torch.zeros_like(params)}
+        if self.optimiser != "momentum":
+            own["opt_v"] = torch.full_like(params, self.epsilon**2)
+        return {**self.backbone.init_server(params, clients), **own}
+
+    def init_client(self, params: Vector) -> Record:
+        """As the inner backbone."""
+        return self.backbone.init_client(params)
+
+    def prepare(self, server: Record, local: Local) -> Record:
+        """As the inner backbone."""
+        return self.backbone.prepare(server, local)
+
+    def begin(self, server: Record, uploads: Uploads) -> Record:
+        """As the inner backbone; the optimiser's state stays."""
+        return {**server, **self.backbone.begin(server, uploads)}
+
+    def gradient(self, params: Vector, server: Record, local: Local) -> Vector:
+        """As the inner backbone."""
+        return self.backbone.gradient(params, server, local)
+
+    def direction(self, grad: Vector, params: Vector, server: Record, client: Record) -> Vector:
+        """As the inner backbone."""
+        return self.backbone.direction(grad, params, server, client)
+
+    def finish(
+        self, params: Vector, server: Record, client: Record, local: Local
+    ) -> tuple[Record, Record]:
+        """As the inner backbone."""
+        return self.backbone.finish(params, server, client, local)
+
+    def aggregate(self, server: Record, uploads: Uploads) -> Record:
+        """Let the inner backbone aggregate, and treat its step as a gradient."""
+        inner = self.backbone.aggregate(server, uploads)
+        step, params = inner["params"] - server["params"], server["params"]
+        if self.optimiser == "momentum":
+            mean = step.add_(server["opt_m"], alpha=self.beta1)
+            return {**inner, "params": params.add(mean, alpha=self.server_lr), "opt_m": mean}
+        mean = step.lerp(server["opt_m"], self.beta1)
+        square = self._square(step.square_(), server["opt_v"])
+        params = params.addcdiv(mean, square.sqrt().add_(self.epsilon), value=self.server_lr)
+        return {**inner, "params": params, "opt_m": mean, "opt_v": square}
+
+    def _square(self, new: Vector, old: Vector) -> Vector:
+        """The running mean of squared steps; yogi changes it by no more than the new square."""
+        excess = old - new
+        if self.optimiser == "yogi":
+            excess = excess.sign_().mul_(new)
+        return old.sub(excess, alpha=1 - self.beta2)

@@ -1,0 +1,50 @@
+"""MimeLite."""
+
+from typing import ClassVar
+
+import torch
+
+from chronofed.backbones.base import Backbone, Decay, Uploads, weighted_mean
+from chronofed.local import Local
+from chronofed.types import Record, Vector
+
+
+class MimeLite(Backbone, tag="mimelite"):
+    r"""Local steps with the server's momentum, which stays as it is during a round.
+
+    .. math::
+        w \gets w - \eta_l \big((1 - \beta)\, g(w) + \beta\, m_t\big), \qquad
+        m_{t+1} = (1 - \beta) \sum_i a_i \nabla f_i(w_t) + \beta\, m_t
+
+    Beside its update, a client sends the full gradient of its objective at the server's model.
+
+    Attributes:
+        beta: Weight of the momentum; 0 is FedAvg, 0.01 the paper's choice.
+    """
+
+    reference: ClassVar[str] = (
+        "Karimireddy et al. (2020), Mime: Mimicking Centralized Stochastic Algorithms"
+    )
+
+    beta: Decay = 0.01
+
+    def init_server(self, params: Vector, clients: int) -> Record:
+        """The momentum starts at zero."""
+        return {**super().init_server(params, clients), "momentum": torch.zeros_like(params)}
+
+    def direction(self, grad: Vector, params: Vector, server: Record, client: Record) -> Vector:  # noqa: ARG002
+        r"""Gradient and momentum, :math:`(1 - \beta) g + \beta m_t`."""
+        return grad.lerp_(server["momentum"], self.beta)
+
+    def finish(
+        self, params: Vector, server: Record, client: Record, local: Local
+    ) -> tuple[Record, Record]:
+        """Send the update and the full gradient at the server's model."""
+        upload, state = super().finish(params, server, client, local)
+        return {**upload, "gradient": local.full_gradient(server["params"])}, state
+
+    def aggregate(self, server: Record, uploads: Uploads) -> Record:
+        """Average the updates; the momentum follows the mean gradient."""
+        gradient = weighted_mean(uploads, "gradient")
+        momentum = gradient.lerp_(server["momentum"], self.beta)
+        return {**super().aggregate(server, uploads), "momentum": momentum}

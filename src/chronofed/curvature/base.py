@@ -1,0 +1,34 @@
+"""The contract of a curvature."""
+
+from abc import abstractmethod
+
+from torch import Generator
+
+from chronofed.config import Kind
+from chronofed.types import Objective, Samples, Spans, Vector
+
+
+class Curvature(Kind):
+    r"""Estimates :math:`\mathrm{diag}\,\nabla^2 f(w)` of the mean loss :math:`f` of some samples."""
+
+    @abstractmethod
+    def diagonal(
+        self,
+        objective: Objective,
+        params: Vector,
+        samples: Samples,
+        spans: Spans,
+        generator: Generator,
+    ) -> Vector:
+        """The diagonal at ``params``, of the parameters in ``spans``; the model as in use.
+
+        Args:
+            objective: The model.
+            params: Where.
+            samples: Whose mean loss.
+            spans: The parameters that it is about.
+            generator: The only source of randomness.
+
+        Returns:
+            One number for each parameter in ``spans``, one span after the other.
+        """

@@ -1,0 +1,48 @@
+"""Curvature from first derivatives: squares of gradients."""
+
+from torch import Generator
+
+from chronofed.curvature.base import Curvature
+from chronofed.types import Batch, Objective, Samples, Spans, Vector
+
+
+class Fisher(Curvature, tag="fisher"):
+    r"""The empirical Fisher diagonal: the mean of the squared gradients of the single samples.
+
+    .. math:: h = \frac1n \sum_{j=1}^n [\nabla \ell(w; x_j, y_j)]^2
+
+    With labels drawn from the model itself, its expectation is the Hessian's diagonal for softmax
+    regression and for networks of ReLU layers; with the labels of the data it is so only where the
+    model fits them.
+    """
+
+    def diagonal(
+        self,
+        objective: Objective,
+        params: Vector,
+        samples: Samples,
+        spans: Spans,
+        generator: Generator,  # noqa: ARG002
+    ) -> Vector:
+        """Mean over samples of their own squared gradients."""
+        return objective.squared_gradients(params, Batch.mean(samples), spans)
+
+
+class SquaredGradient(Curvature, tag="squared-gradient"):
+    r"""The square of the mean gradient, which the paper's text calls Fisher information.
+
+    .. math:: h = \Bigl[\frac1n \sum_{j=1}^n \nabla \ell(w; x_j, y_j)\Bigr]^2
+
+    By Jensen's inequality it is never more than :class:`Fisher`, and it vanishes where training ends.
+    """
+
+    def diagonal(
+        self,
+        objective: Objective,
+        params: Vector,
+        samples: Samples,
+        spans: Spans,
+        generator: Generator,  # noqa: ARG002
+    ) -> Vector:
+        """Square of the gradient of the mean loss."""
+        return objective.loss_gradient(params, Batch.mean(samples), spans).square_()

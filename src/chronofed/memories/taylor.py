@@ -1,0 +1,167 @@
+"""CFL-Regularization: a second-order Taylor expansion of every past objective."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from itertools import groupby
+from typing import ClassVar, Literal
+
+import msgspec
+import torch
+from torch import Generator
+
+from chronofed.config import Count, Fraction
+from chronofed.curvature import Curvature, Hutchinson
+from chronofed.errors import SpecError
+from chronofed.flat import take
+from chronofed.memories.base import Home, Keepsake, Memory, Moment
+from chronofed.surrogate import Quadratic, Surrogate
+from chronofed.types import Batch, Objective, Record, Samples, Spans, Vector
+from chronofed.weights import RoundWeights, Timeline
+
+NOBODY = -1  # client and data set of a merged round
+
+
+def top_layers() -> dict[str, float]:
+    """The paper's choice: the last layer, and a little of the block before it."""
+    return {"fc.*": 1.0, "layer4.*": 0.1}
+
+
+class Taylor(Memory, tag="taylor"):
+    r"""Keeps gradient and curvature of each past objective on the server: its Taylor expansion.
+
+    With :math:`\hat w_\tau` the end of local training, :math:`g_\tau = \nabla f_\tau(\hat w_\tau)` and
+    :math:`h_\tau \approx \mathrm{diag}\,\nabla^2 f_\tau(\hat w_\tau)` (``bounded approximation error``),
+
+    .. math:: \nabla\tilde f_\tau(w) = g_\tau + h_\tau (w - \hat w_\tau).
+
+    The parameters of a layer with strength :math:`\beta` descend
+
+    .. math:: (1 - \beta (1 - p_t))\, \nabla f_t(w) + \beta \sum_{\tau<t} p_\tau \nabla\tilde f_\tau(w),
+
+    and all others :math:`\nabla f_t(w)` alone. The sum collapses into two vectors
+    (:class:`~chronofed.surrogate.Quadratic`), so that what travels does not grow with what is kept.
+
+    A record belongs to one client in one round: a data set that comes back adds one.
+
+    Attributes:
+        curvature: How the diagonal of the Hessian is estimated.
+        layers: Strength of the past for parameters whose name matches a pattern such as ``layer4.*``; the
+            first pattern that matches counts. ``{"*" = 1.0}`` is the paper's CFL-Regularization-Full.
+        buffer: How many of the latest records or rounds are kept.
+        unit: Whether records of clients are kept one by one, or the mean of each round, weighted by number
+            of samples. A client cannot be deleted from a mean.
+        mode: How the past counts. ``theory``: with the round weights, as above. ``practice``: the present
+            counts fully, and the past is a regulariser, the weighted mean of all expansions times the
+            layer's strength.
+    """
+
+    home: ClassVar[Home] = "server"
+    reference: ClassVar[str] = "Kirkpatrick et al. (2017), EWC; Guo et al., CFL-Regularization"
+
+    curvature: Curvature = Hutchinson()
+    layers: dict[str, Fraction] = msgspec.field(default_factory=top_layers)
+    buffer: Count = 40
+    unit: Literal["records", "rounds"] = "records"
+    mode: Literal["theory", "practice"] = "theory"
+
+    def __hash__(self) -> int:
+        layers = frozenset(self.layers.items())  # a dict has no hash of its own
+        return hash((self.curvature, layers, self.buffer, self.unit, self.mode))
+
+    def observe(
+        self, objective: Objective, params: Vector, samples: Samples, generator: Generator
+    ) -> Record:
+        """The expansion around ``params``, and what the server must know of the model to use it."""
+        chosen = list(self._chosen(objective.names))
+        if not chosen:
+            return {}
+        spans = tuple(span for span, _ in chosen)
+        gradient = objective.loss_gradient(params, Batch.mean(samples), spans)
+        diagonal = self.curvature.diagonal(objective, params, samples, spans, generator)
+        return {
+            "linear": gradient - diagonal * take(params, spans),
+            "diagonal": diagonal,
+            "spans": torch.tensor([[span.start, span.stop] for span in spans]),
+            "strength": torch.tensor([strength for _, strength in chosen], dtype=torch.float64),
+        }
+
+    def retain(
+        self, kept: tuple[Keepsake, ...], new: Sequence[Keepsake], generator: Generator
+    ) -> tuple[Keepsake, ...]:
+        """The latest records, or rounds."""
+        del generator
+        added = new if self.unit == "records" else [_merged(new)]
+        return (*kept, *added)[-self.buffer :]
+
+    def recall(
+        self, kept: tuple[Keepsake, ...], weights: RoundWeights, moment: Moment
+    ) -> Surrogate:
+        """All expansions as one quadratic."""
+        rounds, sizes = tuple(k.round for k in kept), tuple(k.size for k in kept)
+        p = weights(Timeline(rounds, sizes, moment.round, moment.size))[:-1]
+        share = float(p.sum())  # of the past
+        practice = self.mode == "practice"
+        if practice:
+            p = p / share if share > 0 else 0 * p
+        if not p.any():
+            return Surrogate()
+        records = [keepsake.record for keepsake in kept]
+        return Surrogate(quadratic=_collapsed(records, p.tolist(), 0.0 if practice else share))
+
+    def approximate(
+        self,
+        objective: Objective,  # noqa: ARG002
+        params: Vector,
+        keepsake: Keepsake,
+    ) -> tuple[Spans, Vector]:
+        r"""The expansion's gradient :math:`g_\tau + h_\tau (w - \hat w_\tau)`."""
+        record = keepsake.record
+        spans = _spans(record)
+        return spans, torch.addcmul(record["linear"], record["diagonal"], take(params, spans))
+
+    def _chosen(self, names: Mapping[str, slice]) -> Iterator[tuple[slice, float]]:
+        """Neighbouring parameters of equal strength, which is not zero."""
+        strengths = {name: self._strength(name) for name in names}
+        if all(strength is None for strength in strengths.values()):
+            msg = (
+                f"method.memory.layers: no parameter of the model matches {', '.join(self.layers)}; "
+                f"its parameters are {', '.join(names)}"
+            )
+            raise SpecError(msg)
+        for strength, group in groupby(names, key=strengths.__getitem__):
+            if strength:
+                spans = [names[name] for name in group]
+                yield slice(spans[0].start, spans[-1].stop), strength
+
+    def _strength(self, name: str) -> float | None:
+        return next((s for pattern, s in self.layers.items() if fnmatchcase(name, pattern)), None)
+
+
+def _spans(record: Record) -> Spans:
+    return tuple(slice(start, stop) for start, stop in record["spans"].tolist())
+
+
+def _collapsed(records: Sequence[Record], p: Sequence[float], share: float) -> Quadratic:
+    """The sum of expansions with weights ``p``, where the past takes ``share`` of the present's place."""
+    spans, strengths = _spans(records[-1]), records[-1]["strength"].tolist()
+    linear, diagonal = _sum(records, p, "linear"), _sum(records, p, "diagonal")
+    for vector in (linear, diagonal):
+        parts = torch.split(vector, [span.stop - span.start for span in spans])
+        for part, strength in zip(parts, strengths, strict=True):
+            part.mul_(strength)
+    return Quadratic(spans, tuple(1 - strength * share for strength in strengths), linear, diagonal)
+
+
+def _sum(records: Sequence[Record], p: Sequence[float], name: str) -> Vector:
+    total = torch.zeros_like(records[0][name])
+    for record, weight in zip(records, p, strict=True):
+        total.add_(record[name], alpha=weight)
+    return total
+
+
+def _merged(new: Sequence[Keepsake]) -> Keepsake:
+    """One keepsake of a round: the mean of its clients' expansions, weighted by number of samples."""
+    size, records = sum(k.size for k in new), [k.record for k in new]
+    p = [k.size / size for k in new]
+    means = {name: _sum(records, p, name) for name in ("linear", "diagonal")}
+    return Keepsake(new[0].round, NOBODY, NOBODY, size, {**records[0], **means})

@@ -1,0 +1,144 @@
+"""Estimated drifts against those that the synthetic gradients were made with: within 20 % after 50 rounds."""
+
+import numpy as np
+import pytest
+import torch
+
+from chronofed import Adaptive
+from chronofed.probe import sketch
+from chronofed.weights import Correlated, Merged, Optimal, Timeline
+
+ROUNDS = 50
+
+
+def world(seed, clients, client_drift, time_drift, correlation=0.0, dimension=100):
+    """Gradients with known drifts: ``gradient(t, i)`` for rounds in order."""
+    rng = np.random.default_rng(seed)
+
+    def noise(square, *shape):
+        return rng.normal(size=(*shape, dimension)) * np.sqrt(square / dimension)
+
+    fixed = noise(client_drift, clients)
+    xi = noise(time_drift, clients)
+    for _ in range(ROUNDS):
+        common = 10 * rng.normal(
+            size=dimension
+        )  # the global gradient: large, and different every round
+        yield common + fixed + xi
+        xi = correlation * xi + np.sqrt(1 - correlation**2) * noise(time_drift, clients)
+
+
+def learn(rounds, cohort=lambda t, n: range(n), loss=0.0, weights=None, name=lambda t, i: i):
+    weights = weights or Adaptive(discount=1.0)
+    state = weights.init()
+    for t, gradients in enumerate(rounds):
+        reports = {
+            name(t, i): {
+                "gradient": sketch(torch.from_numpy(gradients[i])),
+                "loss": torch.tensor(loss, dtype=torch.float64),
+            }
+            for i in cohort(t, len(gradients))
+        }
+        state = weights.update(state, reports)
+    return weights, state
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("client", "time"), [(4.0, 1.0), (1.0, 4.0), (1.0, 1.0), (0.5, 5.0)])
+def test_independent_drifts(seed, client, time):
+    weights, state = learn(world(seed, 10, client, time), loss=0.3)
+    found = weights.estimate(state)
+    assert found.client == pytest.approx(client, rel=0.2)
+    assert found.time == pytest.approx(time, rel=0.2)
+    assert found.correlation < 0.1
+    assert found.loss == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("correlation", [0.3, 0.6, 0.8])
+def test_correlated_drifts(seed, correlation):
+    weights, state = learn(world(seed, 20, 2.0, 4.0, correlation))
+    found = weights.estimate(state)
+    assert found.correlation == pytest.approx(correlation, rel=0.2)
+    assert found.time == pytest.approx(4.0, rel=0.2)
+    assert found.client == pytest.approx(2.0, rel=0.3)
+
+
+def test_a_cohort_of_half_the_clients():
+    rng = np.random.default_rng(0)
+
+    def half(t, n):
+        return np.sort(rng.choice(n, n // 2, replace=False))
+
+    weights, state = learn(world(1, 20, 2.0, 3.0), cohort=half)
+    found = weights.estimate(state)
+    assert found.client == pytest.approx(2.0, rel=0.2)
+    assert found.time == pytest.approx(3.0, rel=0.2)
+
+
+def test_stateless_clients_count_both_drifts_as_one():
+    """Every client is new: its own drift is drawn anew each round too (ERRATA: G2 + D2)."""
+    rounds = (next(iter(world(1000 + t, 10, 2.0, 3.0))) for t in range(ROUNDS))
+    weights, state = learn(rounds, name=lambda t, i: 10 * t + i)
+    found = weights.estimate(state)
+    assert found.client == 0.0
+    assert found.time == pytest.approx(5.0, rel=0.2)
+
+
+def test_long_gradients_are_sketched():
+    weights, state = learn(world(2, 10, 2.0, 3.0, dimension=20_000))
+    assert state["total"].shape == (10, 2048)
+    found = weights.estimate(state)
+    assert found.client == pytest.approx(2.0, rel=0.2)
+    assert found.time == pytest.approx(3.0, rel=0.2)
+
+
+def test_a_single_client_is_compared_with_itself():
+    rng = np.random.default_rng(0)
+    rounds = [
+        np.ones((1, 100)) + rng.normal(size=(1, 100)) * np.sqrt(3 / 100) for _ in range(ROUNDS)
+    ]
+    weights, state = learn(rounds)
+    assert weights.estimate(state).time == pytest.approx(3.0, rel=0.2)
+
+
+def test_estimates_follow_a_change():
+    """With a discount, drifts that fade out are forgotten; without, they linger."""
+    change = [*world(0, 10, 1.0, 100.0), *world(0, 10, 1.0, 1.0), *world(1, 10, 1.0, 1.0)]
+    follows, state = learn(change, weights=Adaptive(discount=0.9))
+    assert follows.estimate(state).time == pytest.approx(1.0, rel=0.3)
+    lingers, state = learn(change, weights=Adaptive(discount=1.0))
+    assert lingers.estimate(state).time > 10
+
+
+def test_constants_are_used_once_they_are_known():
+    weights = Adaptive(discount=1.0, warm_up=5)
+    assert weights.resolve(weights.init()) == Merged()
+    _, state = learn(list(world(0, 10, 1.0, 4.0))[:4], loss=2.0, weights=weights)
+    assert weights.resolve(state) == Merged()
+    _, state = learn(world(0, 10, 1.0, 4.0), loss=2.0, weights=weights)
+    chosen = weights.resolve(state)
+    assert isinstance(chosen, Optimal | Correlated)
+    assert chosen.loss == pytest.approx(2.0)
+    assert chosen.drift == pytest.approx(4.0, rel=0.2)
+    _, state = learn(world(0, 20, 1.0, 4.0, 0.6), weights=Adaptive(cohort_aware=True, discount=1.0))
+    aware = Adaptive(cohort_aware=True, discount=1.0).resolve(state)
+    assert isinstance(aware, Correlated)
+    assert aware.cohort == 20
+
+
+def test_nothing_reported_nothing_learned():
+    weights = Adaptive()
+    state = weights.init()
+    assert weights.update(state, {}) is state
+    timeline = Timeline((0,), (10,), 1, 30)
+    assert weights(timeline).tolist() == Merged()(timeline).tolist()
+
+
+def test_sketches_keep_inner_products():
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2, 50_000, generator=generator, dtype=torch.float64)
+    y = 0.5 * x + y
+    assert float(sketch(x) @ sketch(y)) == pytest.approx(float(x @ y), rel=0.1)
+    short = torch.ones(7)
+    assert sketch(short).tolist() == [1.0] * 7
