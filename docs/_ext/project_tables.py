@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from spec_tables import Generated, find, list_table
 from sphinx.application import Sphinx
@@ -138,6 +139,15 @@ def _summary(lines: list[str]) -> str:
     return " ".join(re.split(r"\n(?:Args|Returns|Yields|Raises):\n", text)[0].split())
 
 
+def readable(*event: Any) -> tuple[str, str | None] | None:  # noqa: ANN401
+    """A signature as people write it: ranges of settings are in the reference of specifications."""
+    *_, signature, returns = event
+    if not signature:
+        return None
+    plain = re.sub(r"Annotated\[(\w+), msgspec\.Meta\([^)]*\)\]", r"\1", signature)
+    return plain.replace("<factory>", "..."), returns
+
+
 def setup(app: Sphinx) -> ExtensionMetadata:
     """Register the directives."""
     app.add_directive("layers", Layers)
@@ -145,4 +155,5 @@ def setup(app: Sphinx) -> ExtensionMetadata:
     app.add_directive("command-help", CommandHelp)
     app.add_directive("public-api", PublicApi)
     app.add_directive("contract", Contract)
+    app.connect("autodoc-process-signature", readable)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -10,8 +10,10 @@ import inspect
 import re
 import types
 import typing
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, Literal
 
@@ -53,18 +55,24 @@ class Section:
         return f"[{self.place}]" if self.place else "Top level"
 
 
-def sections(settings: Settings = Experiment, place: str = "") -> list[Section]:
-    """All places of a specification, each before those inside it."""
-    found = {place: Section(place, (settings,))}
-    for name, hint in _hints(settings).items():
-        inner = f"{place}.{name}" if place else name
-        choices = _choices(hint)
-        if choices:
-            found[inner] = Section(inner, choices)
-        for choice in choices:
-            deeper = {section.place: section for section in sections(choice, inner)}
-            found = deeper | found  # what is nearer to the top knows all of its choices
-    return sorted(found.values(), key=lambda section: _rank(section.place))
+@cache
+def sections() -> tuple[Section, ...]:
+    """All places of a specification, in the order of an experiment's fields.
+
+    Settings that can stand in several places, or inside themselves, are listed where they are nearest
+    to the top.
+    """
+    found = {frozenset([Experiment]): Section("", (Experiment,))}
+    ahead = deque(found.values())
+    while ahead:
+        section = ahead.popleft()
+        for name, hint in (item for cls in section.choices for item in _hints(cls).items()):
+            choices = _choices(hint)
+            if choices and frozenset(choices) not in found:
+                inner = Section(f"{section.place}.{name}".lstrip("."), choices)
+                found[frozenset(choices)] = inner
+                ahead.append(inner)
+    return tuple(sorted(found.values(), key=lambda section: _rank(section.place)))
 
 
 def _rank(place: str) -> list[int]:
@@ -90,16 +98,16 @@ def _section(section: Section) -> Iterator[str]:
             heading = f'``kind = "{kind_of(settings)}"``'
             yield from ("", heading, "-" * len(heading), "")
         yield from (_summary(settings), "")
-        yield from _table(settings, section.place)
+        yield from table(settings)
 
 
-def _table(settings: Settings, place: str = "") -> list[str]:
+def table(settings: Settings) -> list[str]:
     """A list table of the settings of one class; a sentence where there are none."""
     meanings, hints = attributes(settings), _hints(settings)
     rows = [
         (
             f"``{field.name}``",
-            _type(hints[field.name], f"{place}.{field.name}".lstrip(".")),
+            _type(hints[field.name]),
             _default(field),
             meanings.get(field.name, "(see above)"),
         )
@@ -163,10 +171,12 @@ def shipped(base: Settings) -> tuple[Settings, ...]:
     return tuple(cls for cls in every if cls.__module__.startswith("chronofed."))
 
 
-def _type(hint: Any, place: str) -> str:  # noqa: ANN401
+def _type(hint: Any) -> str:  # noqa: ANN401
     """A type in the words of somebody who writes TOML."""
-    if _choices(hint):
-        return f":ref:`[{place}] <{Section(place, ()).label}>`"
+    choices = frozenset(_choices(hint))
+    if choices:
+        section = next(s for s in sections() if frozenset(s.choices) == choices)
+        return f":ref:`{section.title} <{section.label}>`"
     options = [option for option in _options(hint) if option is not type(None)]
     return " or ".join(_words(option) for option in options)
 
@@ -182,7 +192,7 @@ def _words(hint: Any) -> str:  # noqa: ANN401 - one line a case
     if origin is tuple:
         return f"list: {', '.join(map(_words, parts))}"
     if origin is dict:
-        return f"table of {_type(parts[1], '')}"
+        return f"table of {_type(parts[1])}"
     return PLAIN.get(hint, str(hint))
 
 
@@ -268,8 +278,7 @@ class SettingsTable(Generated):
 
     def lines(self) -> list[str]:
         """One table."""
-        settings = find(self.arguments[0])
-        return _table(settings, "scenario" if "scenarios" in settings.__module__ else "")
+        return table(find(self.arguments[0]))
 
 
 class PartsTable(Generated):

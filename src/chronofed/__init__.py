@@ -47,6 +47,11 @@ if TYPE_CHECKING:
     from chronofed.tasks.models import ResNet18 as ResNet18
     from chronofed.tasks.table import Table as Table
     from chronofed.types import Samples as Samples
+    from chronofed.weights import Adaptive as Adaptive
+    from chronofed.weights import Bounded as Bounded
+    from chronofed.weights import Correlated as Correlated
+    from chronofed.weights import Covariance as Covariance
+    from chronofed.weights import Fixed as Fixed
     from chronofed.weights import Merged as Merged
     from chronofed.weights import Optimal as Optimal
     from chronofed.weights import RoundWeights as RoundWeights
@@ -80,7 +85,17 @@ _HOMES = {
     "chronofed.tasks.models": ("Cnn", "Cnn1d", "Linear", "Mlp", "ResNet18"),
     "chronofed.tasks.table": ("Table",),
     "chronofed.types": ("Samples",),
-    "chronofed.weights": ("Merged", "Optimal", "RoundWeights", "Uniform"),
+    "chronofed.weights": (
+        "Adaptive",
+        "Bounded",
+        "Correlated",
+        "Covariance",
+        "Fixed",
+        "Merged",
+        "Optimal",
+        "RoundWeights",
+        "Uniform",
+    ),
 }
 _RENAMED = {"load_data": "load"}
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

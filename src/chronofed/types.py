@@ -71,8 +71,8 @@ class Objective(Protocol):
         """A random view of samples to train on; the samples themselves where there is none."""
         ...
 
-    def features(self, params: Vector, x: Tensor) -> Tensor:
-        """What the last layer sees of the samples, ``(n, k)``."""
+    def features(self, params: Vector, x: Tensor, layer: str | None = None) -> Tensor:
+        """What a named layer sees of the samples, by default the last one, ``(n, k)``."""
         ...
 
     def loss_gradient(self, params: Vector, batch: Batch, spans: Spans) -> Vector:

@@ -204,7 +204,7 @@ def shipped(base: type) -> set[type]:
 def test_the_spec_tables_have_every_field(extensions):
     spec_tables, _ = extensions
     listed = {
-        (section.place, cls): spec_tables._table(cls, section.place)
+        (section.place, cls): spec_tables.table(cls)
         for section in spec_tables.sections()
         for cls in section.choices
     }
@@ -240,14 +240,14 @@ class Sample(Config):
 
 
 def test_the_spec_tables_say_type_range_default_and_meaning(extensions):
-    rows = " ".join(" ".join(extensions[0]._table(Sample, "here")).split()).split(" * - ")
+    rows = " ".join(" ".join(extensions[0].table(Sample)).split()).split(" * - ")
     assert rows[2:] == [
         "``size`` - whole number ≥ 1 - required - How many, at least one.",
         "``share`` - number ≥ 0 and < 1 - ``0.5`` - Which part.",
         '``which`` - ``"a"`` or ``"b"`` - ``"a"`` - One of two.',
         "``widths`` - list of (whole number ≥ 1) - ``[200]`` - Some numbers.",
         "``limit`` - whole number ≥ 1 - none: leave it out - Optional.",
-        '``backbone`` - :ref:`[here.backbone] <spec-here-backbone>` - ``kind = "fedavg"`` - Nested.',
+        '``backbone`` - :ref:`[method.backbone] <spec-method-backbone>` - ``kind = "fedavg"`` - Nested.',
         "``options`` - table of whole number or true or false - ``{}`` - (see above)",
     ]
 

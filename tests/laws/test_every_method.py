@@ -9,13 +9,16 @@ import torch
 from methods import BACKBONES, EVERY, MEMORIES, method, name
 
 from chronofed import (
+    Ditto,
     FedAvg,
     FedProx,
     Forget,
     Fresh,
     Merged,
     Method,
+    MimeLite,
     Optimal,
+    Scaffold,
     Snapshot,
     Subsets,
     Uniform,
@@ -47,6 +50,11 @@ def test_resuming_equals_the_straight_run(method, train_for):
 
 class ShuffledWorkers(SerialEngine):
     """Four threads, each with a model of its own; results arrive in a random order."""
+
+    def prepare(self, method, orders, plan):
+        answers = list(super().prepare(method, orders, plan))
+        random.Random(plan.round).shuffle(answers)
+        yield from answers
 
     def map(self, method, orders, plan):
         def one(order):
@@ -88,10 +96,19 @@ def test_stateless_clients_are_refused_or_served(method, train_for, data):
         assert train_for(method, 2, scenario=stateless).lockers == {}
 
 
+@pytest.mark.parametrize("neutral", [FedProx(mu=0.0), MimeLite(beta=0.0), Ditto()], ids=name)
 @pytest.mark.parametrize("memory", MEMORIES, ids=name)
-def test_mu_zero_is_fedavg(memory, train_for):
-    prox, plain = (method(b, memory) for b in (FedProx(mu=0.0), FedAvg()))
-    assert same(train_for(prox, 5), train_for(plain, 5))
+def test_neutral_settings_are_fedavg(memory, neutral, train_for):
+    """Bit for bit: no tie, no momentum, or a personal model that nobody else sees."""
+    one, plain = (train_for(method(b, memory), 5) for b in (neutral, FedAvg()))
+    assert torch.equal(one.params, plain.params)
+    assert torch.equal(one.buffers, plain.buffers)
+
+
+@pytest.mark.parametrize("memory", MEMORIES, ids=name)
+def test_the_first_round_of_scaffold_is_fedavgs(memory, train_for):
+    one, plain = (train_for(method(b, memory), 1) for b in (Scaffold(), FedAvg()))
+    assert torch.equal(one.params, plain.params)
 
 
 @pytest.mark.parametrize("memory", MEMORIES, ids=name)

@@ -1,10 +1,32 @@
 """Each backbone against its formula, written out by hand; every term has a test that dies without it."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+from torch import nn
 
-from chronofed import FedAvg, FedProx
+from chronofed import (
+    Backbone,
+    Classification,
+    Ditto,
+    FedAvg,
+    FedNova,
+    FedOpt,
+    FedProx,
+    Fresh,
+    Method,
+    Mime,
+    MimeLite,
+    Scaffold,
+    Train,
+)
 from chronofed.backbones.base import weighted_mean
+from chronofed.backbones.fednova import effective_steps
+from chronofed.errors import IncompatibleError
+from chronofed.experiments.reader import alternatives
+from chronofed.loop import check
+from chronofed.tasks.models import Custom
 
 
 def vector(*values: float) -> torch.Tensor:
@@ -69,3 +91,274 @@ def test_defaults_are_the_papers():
     assert FedAvg().server_lr == 1.0
     with pytest.raises(ValueError, match="server_lr"):
         FedAvg(server_lr=0.0)
+
+
+# --- those that keep more than a model; the numbers of whole rounds are in tests/theory/test_two_rounds.py
+
+W_T, W_K = vector(1.0, 2.0), vector(0.0, 4.0)
+
+
+def client_at_work(steps=2, momentum=0.0, lr=0.5) -> SimpleNamespace:
+    """A client whose full gradient is 10 w, and whose mini-batch gradients are 3 w + 1, 3 w + 2, ..."""
+    drawn = iter(range(1, 100))
+
+    def stochastic_gradients(*points):
+        noise = next(drawn)
+        return [3 * point + noise for point in points]
+
+    return SimpleNamespace(
+        steps=steps,
+        train=Train(lr=lr, momentum=momentum),
+        full_gradient=lambda params: 10 * params,
+        stochastic_gradients=stochastic_gradients,
+    )
+
+
+SHIPPED = [c for c in alternatives(Backbone).values() if c.__module__.startswith("chronofed.")]
+
+
+@pytest.mark.parametrize("cls", SHIPPED)
+def test_records_are_left_alone(cls):
+    """A direction may use up the gradient, and nothing else; an aggregate returns new records."""
+    backbone = cls()
+    server = backbone.init_server(W_T, clients=3)
+    client = backbone.init_client(W_T)
+    if backbone.prepares:
+        server = backbone.begin(server, [(1.0, backbone.prepare(server, client_at_work()))])
+    before = {name: tensor.clone() for name, tensor in {**server, **client}.items()}
+    backbone.direction(backbone.gradient(W_K, server, gradient_only()), W_K, server, client)
+    if cls is not Ditto:
+        upload, _ = backbone.finish(W_K, server, client, client_at_work())
+        sent = {name: tensor.clone() for name, tensor in upload.items()}
+        backbone.aggregate(server, [(1.0, upload), (2.0, upload)])
+        torch.testing.assert_close(upload, sent, rtol=0, atol=0)
+    assert W_K.tolist() == [0.0, 4.0]
+    for name, tensor in {**server, **client}.items():
+        assert torch.equal(tensor, before[name])
+
+
+def gradient_only() -> SimpleNamespace:
+    client = client_at_work()
+    client.stochastic_gradient = lambda params: client.stochastic_gradients(params)[0]
+    return client
+
+
+@pytest.mark.parametrize("backbone", [MimeLite(0.25), Mime(0.25)])
+def test_mime_steps_along_gradient_and_momentum(backbone):
+    """3/4 * 8 + 1/4 * 4 = 7"""
+    server = {"params": W_T, "momentum": vector(4.0, 4.0), "control": vector(9.0, 9.0)}
+    assert backbone.direction(vector(8.0, 8.0), W_K, server, {}).tolist() == [7.0, 7.0]
+
+
+def test_mimelite_sends_the_full_gradient_at_the_servers_model():
+    upload, state = MimeLite().finish(W_K, {"params": W_T}, {}, client_at_work())
+    assert upload["gradient"].tolist() == [10.0, 20.0]
+    assert upload["delta"].tolist() == [-1.0, 2.0]
+    assert state == {}
+
+
+def test_mimelite_moves_its_momentum_by_the_weighted_mean():
+    """3/4 * (1/4 * 4 + 3/4 * 8) + 1/4 * 8 = 7.25"""
+    backbone = MimeLite(0.25, server_lr=0.5)
+    server = {"params": vector(1.0), "momentum": vector(8.0)}
+    uploads = [
+        (1.0, {"delta": vector(4.0), "gradient": vector(4.0)}),
+        (3.0, {"delta": vector(8.0), "gradient": vector(8.0)}),
+    ]
+    after = backbone.aggregate(server, uploads)
+    assert {k: v.item() for k, v in after.items()} == {"params": 4.5, "momentum": 7.25}
+
+
+def test_mime_begins_with_the_full_gradients():
+    backbone = Mime()
+    server = backbone.init_server(vector(1.0), clients=2)
+    assert backbone.prepare(server, client_at_work())["gradient"].tolist() == [10.0]
+    uploads = [(1.0, {"gradient": vector(4.0)}), (3.0, {"gradient": vector(8.0)})]
+    begun = backbone.begin(server, uploads)
+    assert begun["control"].tolist() == [7.0]
+    assert begun.keys() == {*server, "control"}
+
+
+def test_mime_corrects_by_the_same_batch():
+    """(3 y + noise) - (3 w_t + noise) + c, and the next batch likewise"""
+    server, local = {"params": W_T, "control": vector(100.0, 200.0)}, client_at_work()
+    for _ in range(2):
+        assert Mime().gradient(W_K, server, local).tolist() == [97.0, 206.0]
+
+
+def test_mimes_momentum_follows_the_control():
+    """3/4 * 16 + 1/4 * 8 = 14; the control is for one round only"""
+    server = {"params": vector(1.0), "momentum": vector(8.0), "control": vector(16.0)}
+    after = Mime(0.25, server_lr=0.5).aggregate(server, [(1.0, {"delta": vector(4.0)})])
+    assert {k: v.item() for k, v in after.items()} == {"params": 3.0, "momentum": 14.0}
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.3, 0.9])
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_effective_steps_are_the_sum_of_the_gradients_weights(steps, momentum):
+    position = velocity = 0.0
+    for _ in range(steps):
+        velocity = momentum * velocity + 1
+        position += velocity
+    assert effective_steps(steps, momentum) == pytest.approx(position, abs=1e-12)
+
+
+def test_fednova_sends_its_update_a_step():
+    """Two steps with momentum 1/2 weigh 1 + 3/2."""
+    upload, _ = FedNova().finish(W_K, {"params": W_T}, {}, client_at_work(momentum=0.5))
+    assert upload["steps"].item() == 2.5
+    assert upload["delta"].tolist() == [-1 / 2.5, 2 / 2.5]
+
+
+def test_fednova_goes_the_mean_number_of_steps():
+    """1 + 1/2 * (1/4 * 2 + 3/4 * 6) * (1/4 * 4 + 3/4 * 8) = 1 + 1/2 * 5 * 7"""
+    steps = [torch.tensor(a, dtype=torch.float64) for a in (2.0, 6.0)]
+    uploads = [
+        (1.0, {"delta": vector(4.0), "steps": steps[0]}),
+        (3.0, {"delta": vector(8.0), "steps": steps[1]}),
+    ]
+    after = FedNova(server_lr=0.5).aggregate({"params": vector(1.0)}, uploads)
+    assert after["params"].tolist() == [18.5]
+
+
+CONTROLS = {"params": W_T, "control": vector(1.0, 10.0)}, {"control": vector(5.0, 7.0)}
+
+
+def test_scaffold_corrects_for_the_drift():
+    """g - c_i + c"""
+    step = Scaffold().direction(vector(100.0, 200.0), W_K, *CONTROLS)
+    assert step.tolist() == [96.0, 203.0]
+
+
+@pytest.mark.parametrize(
+    ("option", "momentum", "control"),
+    [
+        ("I", 0.0, [10.0, 20.0]),
+        ("II", 0.0, [5 - 1 + 1 / (2 * 0.5), 7 - 10 - 2 / (2 * 0.5)]),
+        ("II", 0.5, [5 - 1 + 1 / (2.5 * 0.5), 7 - 10 - 2 / (2.5 * 0.5)]),
+    ],
+)
+def test_scaffold_renews_the_clients_control(option, momentum, control):
+    """I: the full gradient at w_t.  II: c_i - c + (w_t - w_K) / (K lr), K counted with the momentum."""
+    local = client_at_work(momentum=momentum)
+    upload, state = Scaffold(option).finish(W_K, *CONTROLS, local)
+    assert state["control"].tolist() == pytest.approx(control, abs=1e-12)
+    change = [control[0] - 5, control[1] - 7]
+    assert upload["control"].tolist() == pytest.approx(change, abs=1e-12)
+    assert upload["delta"].tolist() == [-1.0, 2.0]
+
+
+def test_scaffolds_control_moves_by_the_share_of_clients():
+    """2 of 8 came: 1 + 2/8 * (4 + 8)/2 = 2.5, whatever their weights; the model goes by the weights."""
+    server = Scaffold().init_server(vector(1.0), clients=8)
+    server = {**server, "control": vector(1.0)}
+    uploads = [
+        (1.0, {"delta": vector(4.0), "control": vector(4.0)}),
+        (3.0, {"delta": vector(8.0), "control": vector(8.0)}),
+    ]
+    after = Scaffold(server_lr=0.5).aggregate(server, uploads)
+    assert {k: v.item() for k, v in after.items()} == {
+        "params": 4.5,
+        "control": 2.5,
+        "clients": 8.0,
+    }
+
+
+def normed(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.BatchNorm1d(shape[0]), nn.Linear(shape[0], classes))
+
+
+def test_dittos_personal_model_has_its_own_statistics(train_for, data):
+    """BatchNorm's buffers of the global model are FedAvg's, those of the personal one are not."""
+    task = Classification(data, Custom(f"{__name__}:normed"))
+    plain, ditto = (train_for(Method(b), 3, task=task) for b in (FedAvg(), Ditto()))
+    assert torch.equal(ditto.buffers, plain.buffers)
+    assert torch.equal(ditto.params, plain.params)
+    counted = [locker.state["buffers"][-1].item() for locker in ditto.lockers.values()]
+    assert counted == [4 + 3 * 4] * 4  # batches seen: those of the first global round, then its own
+    assert all(locker.state.keys() == {"personal", "buffers"} for locker in ditto.lockers.values())
+
+
+def test_ditto_sends_nothing_personal(train_for):
+    plain, ditto = (train_for(Method(b), 2) for b in (FedAvg(), Ditto()))
+    assert ditto.traffic == plain.traffic
+    assert ditto.server.keys() == {"params"}
+
+
+def test_fedopt_is_what_its_backbone_is():
+    for inner in (FedAvg(), Scaffold(), Mime(), Ditto()):
+        for trait in ("stateful", "prepares", "fixed_data"):
+            assert getattr(FedOpt(inner), trait) is getattr(inner, trait)
+            assert getattr(FedOpt, trait) is getattr(FedAvg, trait)
+
+
+def test_fedopt_around_a_backbone_with_state_needs_returning_clients(data, scenario):
+    stateless = Fresh(clients=3, subsets=6, client_alpha=1.0).on(data, seed=0)
+    check(Method(FedOpt(Mime())), stateless)
+    check(Method(FedOpt(Scaffold())), scenario)
+    with pytest.raises(IncompatibleError, match="keeps its state on the client"):
+        check(Method(FedOpt(Scaffold())), stateless)
+
+
+def test_fedopt_keeps_its_state_through_an_exchange():
+    class Careless(Backbone):
+        def begin(self, server, uploads):
+            return {"params": server["params"], "own": vector(1.0)}
+
+    backbone = FedOpt(Careless())
+    begun = backbone.begin(backbone.init_server(W_T, clients=2), [])
+    assert begun.keys() == {"params", "own", "opt_m", "opt_v"}
+
+
+def test_fedopt_takes_the_inner_step_for_a_gradient():
+    """D = 1/2 * 4 = 2, m = 3/4 * 8 + D = 8, w = 1 + 1/4 * 8"""
+    backbone = FedOpt(FedAvg(server_lr=0.5), "momentum", 0.75, server_lr=0.25)
+    server = {"params": vector(1.0), "opt_m": vector(8.0)}
+    after = backbone.aggregate(server, [(1.0, {"delta": vector(4.0)})])
+    assert {k: v.item() for k, v in after.items()} == {"params": 3.0, "opt_m": 8.0}
+
+
+@pytest.mark.parametrize(
+    ("optimiser", "v", "square"),
+    [
+        ("adam", 16.0, 0.75 * 16 + 0.25 * 4),
+        ("yogi", 16.0, 16 - 0.25 * 4),
+        ("yogi", 1.0, 1 + 0.25 * 4),
+    ],
+)
+def test_fedopt_divides_by_the_size_of_the_steps(optimiser, v, square):
+    """D = 2, m = 3/4 * 8 + 1/4 * 2 = 6.5, w = 1 + 1/2 * m / (sqrt(v) + 1/10)"""
+    backbone = FedOpt(FedAvg(), optimiser, 0.75, 0.75, 0.1, server_lr=0.5)
+    server = {"params": vector(1.0), "opt_m": vector(8.0), "opt_v": vector(v)}
+    after = backbone.aggregate(server, [(1.0, {"delta": vector(2.0)})])
+    want = 1 + 0.5 * 6.5 / (square**0.5 + 0.1)
+    assert after["opt_m"].tolist() == [6.5]
+    assert after["opt_v"].tolist() == [square]
+    assert after["params"].item() == pytest.approx(want, abs=1e-12)
+
+
+def test_fedopt_begins_as_its_paper_does():
+    """m = 0 and v = epsilon^2; momentum needs no v"""
+    server = FedOpt(epsilon=0.5).init_server(W_T, clients=2)
+    assert server["opt_m"].tolist() == [0.0, 0.0]
+    assert server["opt_v"].tolist() == [0.25, 0.25]
+    assert FedOpt(optimiser="momentum").init_server(W_T, 2).keys() == {"params", "opt_m"}
+
+
+def test_no_optimiser_in_an_optimiser():
+    with pytest.raises(ValueError, match="FedOpt in a FedOpt"):
+        FedOpt(FedOpt())
+
+
+@pytest.mark.parametrize("cls", SHIPPED)
+def test_every_backbone_says_where_it_comes_from(cls):
+    assert cls.reference
+    assert "Attributes:" in cls.__doc__ or not set(cls.__struct_fields__) - {"server_lr"}
+
+
+def test_decays_lie_below_one():
+    for make in (lambda: MimeLite(1.0), lambda: Mime(-0.1), lambda: FedOpt(beta1=1.0)):
+        with pytest.raises(ValueError, match="beta"):
+            make()
+    with pytest.raises(ValueError, match="option"):
+        Scaffold("III")

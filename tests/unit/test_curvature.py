@@ -78,7 +78,7 @@ def test_exact_is_the_diagonal_of_the_dense_hessian(small):
 
 def test_exact_refuses_what_takes_too_long(small, monkeypatch):
     monkeypatch.setattr(hessian, "LARGEST", 38)
-    with pytest.raises(SpecError, match="exact: 39 parameters need .* more than 38 .* hutchinson"):
+    with pytest.raises(SpecError, match=r"exact: 39 parameters need .* more than 38 .* hutchinson"):
         small.diagonal(Exact())
     assert len(small.diagonal(Exact(), (slice(0, 20),))) == 20
 
@@ -117,7 +117,7 @@ def test_fisher_with_the_models_own_labels_is_the_exact_diagonal(settings):
 
 def test_hutchinson_is_unbiased_with_the_variance_of_the_formula(small):
     dense = small.hessian()
-    probes = 4000
+    probes = 1000
     estimate = small.diagonal(Hutchinson(probes, clamp=False))
     deviation = ((dense.square().sum(1) - dense.diagonal().square()) / probes).sqrt()
     off = (estimate - dense.diagonal()) / deviation.clamp(min=1e-12)
@@ -154,8 +154,8 @@ def test_parts_of_the_vector_one_after_the_other(curvature, small):
 def test_hutchinson_sees_only_its_part_of_the_hessian(small):
     spans = (small.objective.names["fc.bias"],)
     block = small.hessian()[spans[0], spans[0]]
-    deviation = ((block.square().sum(1) - block.diagonal().square()) / 2000).sqrt()
-    estimate = small.diagonal(Hutchinson(2000, clamp=False), spans)
+    deviation = ((block.square().sum(1) - block.diagonal().square()) / 500).sqrt()
+    estimate = small.diagonal(Hutchinson(500, clamp=False), spans)
     assert ((estimate - block.diagonal()).abs() < 4.5 * deviation).all()
 
 
@@ -170,9 +170,7 @@ def test_convolutions_and_normalisations(settings, shape):
     before = world.objective.buffers
     spans = (world.objective.names["fc.weight"], world.objective.names["fc.bias"])
     gradients = torch.cat([world.single_gradients()[:, s] for s in spans], dim=1)
-    torch.testing.assert_close(
-        world.diagonal(Fisher(), spans), gradients.square().mean(0), **EXACT
-    )
+    torch.testing.assert_close(world.diagonal(Fisher(), spans), gradients.square().mean(0), **EXACT)
     torch.testing.assert_close(
         world.diagonal(SquaredGradient(), spans), gradients.mean(0).square(), **EXACT
     )
@@ -182,6 +180,6 @@ def test_convolutions_and_normalisations(settings, shape):
     v = p * (1 - p)  # (n, classes)
     want = torch.cat([(v.T @ z.square() / len(z)).flatten(), v.mean(0)])
     torch.testing.assert_close(world.diagonal(Exact(), spans), want, **EXACT)
-    estimate = world.diagonal(Hutchinson(300, clamp=False), spans)
-    assert (estimate - want).norm() < 0.3 * want.norm()
+    estimate = world.diagonal(Hutchinson(100, clamp=False), spans)
+    assert (estimate - want).norm() < 0.5 * want.norm()
     assert torch.equal(world.objective.buffers, before)

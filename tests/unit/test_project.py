@@ -37,6 +37,11 @@ LAYERS = [
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 PUBLIC = [
+    "Fixed",
+    "Covariance",
+    "Correlated",
+    "Bounded",
+    "Adaptive",
     "Backbone",
     "Calendar",
     "ChronofedError",

@@ -21,7 +21,13 @@ class _Inner:
         return bool(getattr(FedAvg if wrapper is None else wrapper.backbone, self._name))
 
 
-class FedOpt(Backbone, tag="fedopt"):
+class _Cautious(Backbone, kw_only=True):
+    """The one setting of another default; a class of its own, since a field given anew loses its place."""
+
+    server_lr: Positive = 0.1
+
+
+class FedOpt(_Cautious, tag="fedopt"):
     r"""An optimiser on the server, around any backbone: the step of the inner one takes the gradient's place.
 
     With :math:`D = w'_{t+1} - w_t`, where :math:`w'_{t+1}` is what the inner backbone would go on with,
@@ -56,7 +62,6 @@ class FedOpt(Backbone, tag="fedopt"):
     beta1: Decay = 0.9
     beta2: Decay = 0.99
     epsilon: Positive = 1e-3
-    server_lr: Positive = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
@@ -10,9 +11,17 @@ from rich.table import Table
 from chronofed.backbones import Backbone
 from chronofed.cli.output import emit, emit_json
 from chronofed.config import Kind
+from chronofed.experiments.costs import costs
 from chronofed.experiments.reader import alternatives
 from chronofed.memories import Memory
+from chronofed.protocol import Method
 from chronofed.weights import RoundWeights
+
+CAPTION = (
+    "Costs were measured on a small run, in units of the model's size: sent to and from a client each round, "
+    "and kept by a client, or by the server (its memory: for each client and round remembered). "
+    "A Taylor memory costs that share of its layers in the model."
+)
 
 FAMILIES: Mapping[str, type[Kind]] = {
     "backbone": Backbone,
@@ -31,25 +40,43 @@ def main(options: Namespace) -> int:
     if options.json:
         emit_json(rows)
         return 0
-    table = Table(
-        header_style="bold", title="method = backbone x memory x weights: any combines with any"
-    )
+    title = "method = backbone x memory x weights: any combines with any"
+    table = Table(header_style="bold", title=title, caption=CAPTION)
     for heading in (
         "part",
         "kind",
         "settings",
         "needs",
-        "returning clients",
         "stateless clients",
+        "costs",
         "what it does",
     ):
         table.add_column(heading, overflow="fold")
     for row in rows:
-        settings = ", ".join(f"{k}={v}" for k, v in row["settings"].items()) or "-"
-        yes = "yes" if row["stateless"] else "no"
-        table.add_row(row["part"], row["kind"], settings, row["needs"], "yes", yes, row["about"])
+        settings = "\n".join(f"{k}={v}" for k, v in row["settings"].items()) or "-"
+        stateless = "yes" if row["stateless"] else "no"
+        table.add_row(
+            row["part"],
+            row["kind"],
+            settings,
+            row["needs"],
+            stateless,
+            _show(row["costs"]),
+            row["about"],
+        )
+        if row["kind"] == list(alternatives(FAMILIES[row["part"]]))[-1]:
+            table.add_section()
     emit(table)
     return 0
+
+
+def _show(costs: Mapping[str, Any] | None) -> str:
+    if costs is None:
+        return "-"
+    parts = [f"down {costs['down']:g}", f"up {costs['up']:g}"]
+    parts += [f"client {costs['client']:g}"] if costs["client"] else []
+    parts += [f"server {costs['server']:g}"] if costs["server"] else []
+    return ", ".join(parts) + (", samples on the client" if costs["samples"] else "")
 
 
 def describe(family: str, name: str, cls: type[Any]) -> dict[str, Any]:
@@ -63,9 +90,17 @@ def describe(family: str, name: str, cls: type[Any]) -> dict[str, Any]:
         },
         "needs": _needs(cls, on_client),
         "stateless": not on_client,
+        "costs": _costs(family, cls),
         "about": (cls.__doc__ or "").strip().splitlines()[0],
         "reference": getattr(cls, "reference", ""),
     }
+
+
+def _costs(family: str, cls: type[Any]) -> dict[str, Any] | None:
+    """Measured costs of a part in a method that is plain otherwise; ``None`` if it must be configured."""
+    if any(field.required for field in msgspec.structs.fields(cls)):
+        return None
+    return asdict(costs(Method(**{family: cls()})))
 
 
 def _needs(cls: type[Any], on_client: bool) -> str:

@@ -6,8 +6,12 @@ from itertools import pairwise
 Measures = Mapping[str, float | int]
 BEST = 5
 FALL = 0.02  # a loss of accuracy that counts as a fall
-LAST = ("test_loss", "seen_loss", "forgetting", "backward_transfer", "information_loss")
-LAST += (
+LAST = (
+    "test_loss",
+    "seen_loss",
+    "forgetting",
+    "backward_transfer",
+    "information_loss",
     "client_drift",
     "time_drift",
     "personal_accuracy",

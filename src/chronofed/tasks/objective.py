@@ -7,6 +7,7 @@ from torch import Generator, Tensor, inference_mode, nn, no_grad
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from chronofed.errors import SpecError
 from chronofed.flat import Flat, take
 from chronofed.tasks.models import Scale
 from chronofed.types import Batch, Samples, Spans, Vector
@@ -59,18 +60,28 @@ class TorchObjective:
             output: Tensor = self.flat.module(x)
         return output
 
-    def features(self, params: Vector, x: Tensor) -> Tensor:
-        """What the last linear layer sees of the samples, ``(n, k)``."""
+    def features(self, params: Vector, x: Tensor, layer: str | None = None) -> Tensor:
+        """What a named layer sees of the samples, by default the last linear one, ``(n, k)``.
+
+        Raises:
+            SpecError: If the model has no such layer, or never calls it.
+        """
         self._in_use(params)
+        calls: list[Tensor] = []
         seen: list[Tensor] = []
-        last = [m for m in self.flat.module.modules() if isinstance(m, nn.Linear)][-1]
-        hook = last.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        hook = self._layer(layer).register_forward_pre_hook(
+            lambda _, inputs: calls.append(inputs[0])
+        )
         try:
             with no_grad():
                 for part in torch.split(x, CHUNK):
                     self.flat.module(part)
+                    seen.extend(calls[:1])  # a layer that is used again sees something else
+                    calls.clear()
         finally:
             hook.remove()
+        if not seen:
+            raise SpecError(f"the model has a layer {layer!r}, but never calls it; name another")
         return torch.cat(seen).flatten(1)
 
     def loss_gradient(self, params: Vector, batch: Batch, spans: Spans) -> Vector:
@@ -148,6 +159,16 @@ class TorchObjective:
                 self.flat.module(part)
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
+
+    def _layer(self, name: str | None) -> nn.Module:
+        layers: dict[str, nn.Module] = {n: m for n, m in self.flat.module.named_modules() if n}
+        linear = [m for m in self.flat.module.modules() if isinstance(m, nn.Linear)]
+        if name is None and linear:
+            return linear[-1]
+        if name is not None and name in layers:
+            return layers[name]
+        what = "no linear layer: name another" if name is None else f"no layer {name!r}"
+        raise SpecError(f"the model has {what}; its layers are {', '.join(layers)}")
 
     def _in_use(self, params: Vector) -> None:
         self.flat.bind(params)

@@ -1,0 +1,414 @@
+"""The Taylor memory: what it keeps of which layers, what the server makes of it, what travels."""
+
+import tomllib
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from chronofed import (
+    Classification,
+    Exact,
+    Fisher,
+    Forget,
+    Fresh,
+    Hutchinson,
+    Linear,
+    Merged,
+    Method,
+    Mlp,
+    Optimal,
+    ResNet18,
+    SquaredGradient,
+    Taylor,
+    Uniform,
+)
+from chronofed.errors import SpecError
+from chronofed.experiments.reader import read
+from chronofed.experiments.spec import Experiment
+from chronofed.flat import take
+from chronofed.memories import Keepsake, Memory, Moment
+from chronofed.protocol import Order
+from chronofed.tasks.objective import TorchObjective
+from chronofed.traffic import Traffic
+from chronofed.types import Batch, Samples
+from chronofed.weights import Fixed, Timeline
+
+EVERYTHING = {"*": 1.0}
+SPANS = (slice(1, 3), slice(3, 4))  # of 5 parameters
+STRENGTHS = (0.1, 1.0)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=generator(seed), dtype=torch.float64)
+
+
+def record(g, h, w) -> dict[str, torch.Tensor]:
+    """What the memory keeps of an expansion with gradient g and curvature h around w."""
+    return {
+        "linear": g - h * w,
+        "diagonal": h,
+        "spans": torch.tensor([[span.start, span.stop] for span in SPANS]),
+        "strength": torch.tensor(STRENGTHS, dtype=torch.float64),
+    }
+
+
+def keepsakes(count: int, clients: int = 4, seed: int = 0) -> tuple[Keepsake, ...]:
+    """Records of so many clients, several a round, oldest first."""
+    numbers = normal(count, 3, 3, seed=seed)
+    return tuple(
+        Keepsake(k // clients, k % clients, 0, 10 + k, record(g, h.abs(), w))
+        for k, (g, h, w) in enumerate(numbers)
+    )
+
+
+# What is kept
+
+
+def objective(settings, shape=(5,), classes=3) -> TorchObjective:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return TorchObjective(settings.build(shape, classes).double())
+
+
+def samples(shape=(5,), classes=3, n=12) -> Samples:
+    return Samples(normal(n, *shape), torch.randint(classes, (n,), generator=generator()))
+
+
+def observed(memory: Memory, one: TorchObjective, data: Samples):
+    return memory.observe(one, one.flat.read(), data, generator())
+
+
+@pytest.mark.parametrize("curvature", [Fisher(), SquaredGradient(), Hutchinson(), Exact()], ids=str)
+def test_keeps_the_expansion_around_the_end_of_training(curvature):
+    one, data = objective(Mlp((4,))), samples()
+    kept = observed(Taylor(curvature, EVERYTHING), one, data)
+    w = one.flat.read()
+    everything = (slice(0, len(w)),)
+    h = curvature.diagonal(one, w, data, everything, generator())
+    g = one.loss_gradient(w, Batch.mean(data), everything)
+    assert torch.equal(kept["diagonal"], h)
+    torch.testing.assert_close(kept["linear"] + h * w, g, rtol=0, atol=1e-14)
+    torch.testing.assert_close(
+        kept["linear"] + h * (w + 1), g + h, rtol=0, atol=1e-14
+    )  # one step away the curvature counts
+
+
+def test_on_an_mlp_the_last_layer_alone_is_remembered():
+    one = objective(Mlp((4, 6)))
+    kept = observed(Taylor(), one, samples())
+    names = one.names
+    assert kept["spans"].tolist() == [[names["fc.weight"].start, names["fc.bias"].stop]]
+    assert kept["strength"].tolist() == [1.0]
+    assert len(kept["linear"]) == len(kept["diagonal"]) == 7 * 3
+
+
+def test_on_a_resnet_the_last_block_is_remembered_a_little():
+    """Spans, sizes, and the gradient with the statistics in use, which stay as they are."""
+    one, data = objective(ResNet18(4), (3, 8, 8), 5), samples((3, 8, 8), 5)
+    w = one.flat.read()
+    one.gradient(w, Batch.mean(data))  # statistics of its own
+    before = one.buffers
+    kept = observed(Taylor(Fisher()), one, data)
+    block = [span for name, span in one.names.items() if name.startswith("layer4.")]
+    first, middle = block[0].start, one.names["fc.weight"].start
+    assert kept["spans"].tolist() == [[first, middle], [middle, len(w)]]
+    assert kept["strength"].tolist() == [0.1, 1.0]
+    assert torch.equal(one.buffers, before)
+    one.flat.module.eval()
+    loss = functional.cross_entropy(one.flat.module(data.x), data.y)
+    gradient = one.flat.gradient(loss)[first:]
+    torch.testing.assert_close(
+        kept["linear"] + kept["diagonal"] * w[first:], gradient, rtol=0, atol=1e-12
+    )
+
+
+def test_the_first_pattern_that_matches_counts():
+    one = objective(Mlp((4, 6)))
+    names = one.names
+    layers = {"features.fc1.*": 0.0, "*.bias": 0.5, "features.*": 0.25, "fc.weight": 0.5}
+    kept = observed(Taylor(SquaredGradient(), layers), one, samples())
+    second, bias = names["features.fc2.weight"], names["features.fc2.bias"]
+    # A bias, fc.weight and fc.bias are neighbours of equal strength.
+    want = [[second.start, second.stop], [bias.start, names["fc.bias"].stop]]
+    assert kept["spans"].tolist() == want
+    assert kept["strength"].tolist() == [0.25, 0.5]
+
+
+def test_a_gap_separates_neighbours_of_equal_strength():
+    one = objective(Mlp((4, 6)))
+    names = one.names
+    kept = observed(Taylor(SquaredGradient(), {"*.bias": 1.0}), one, samples())
+    want = [[s.start, s.stop] for name, s in names.items() if name.endswith("bias")]
+    assert kept["spans"].tolist() == want
+    assert len(want) == 3
+
+
+def test_no_strength_keeps_nothing():
+    assert observed(Taylor(layers={"*": 0.0}), objective(Linear()), samples()) == {}
+
+
+def test_a_model_in_which_nothing_matches_is_refused_with_its_names():
+    message = r"layers: no .* matches head.\*, layer4.\*; its parameters are fc.weight, fc.bias"
+    with pytest.raises(SpecError, match=message):
+        observed(Taylor(layers={"head.*": 1.0, "layer4.*": 0.1}), objective(Linear()), samples())
+
+
+# What the server keeps
+
+
+def test_the_latest_records_stay_and_a_data_set_that_comes_back_adds_one():
+    memory, kept = Taylor(buffer=40), ()
+    every = keepsakes(58, clients=7)  # all of the same data set of each client
+    for t in range(9):
+        kept = memory.retain(kept, [k for k in every if k.round == t], generator())
+        assert kept == every[: 7 * (t + 1)][-40:]
+    assert len(kept) == 40
+
+
+def test_rounds_are_merged_by_the_mean_weighted_by_size():
+    memory, kept = Taylor(buffer=2, unit="rounds"), ()
+    every = keepsakes(12, clients=3)
+    for t in range(4):
+        kept = memory.retain(kept, [k for k in every if k.round == t], generator())
+    assert [k.round for k in kept] == [2, 3]
+    *_, a, b, c = every
+    assert (a.size, b.size, c.size) == (19, 20, 21)
+    for name in ("linear", "diagonal"):
+        want = (19 * a.record[name] + 20 * b.record[name] + 21 * c.record[name]) / 60
+        torch.testing.assert_close(kept[-1].record[name], want, rtol=0, atol=1e-14)
+    assert torch.equal(kept[-1].record["spans"], a.record["spans"])
+    assert torch.equal(kept[-1].record["strength"], a.record["strength"])
+    assert kept[-1].size == 60
+    assert kept[-1].client == kept[-1].key == -1
+
+
+def test_a_merged_round_counts_as_its_records_did():
+    every = keepsakes(12, clients=3)
+    memory, kept = Taylor(unit="rounds"), ()
+    for t in range(4):
+        kept = memory.retain(kept, [k for k in every if k.round == t], generator())
+    moment = Moment(4, None, 50)
+    merged, single = (memory.recall(k, Merged(), moment).quadratic for k in (kept, every))
+    torch.testing.assert_close(merged.linear, single.linear)
+    torch.testing.assert_close(merged.diagonal, single.diagonal)
+    assert merged.scale == pytest.approx(single.scale)
+
+
+# What clients get
+
+
+def naive(kept, p_past, p_now, mode, present, w):
+    """Present and past, term by term: the paper's sum."""
+    grad, start = present.clone(), 0
+    for span, beta in zip(SPANS, STRENGTHS, strict=True):
+        part = slice(start, start + span.stop - span.start)
+        past = torch.zeros_like(w[span])
+        for k, p in zip(kept, p_past, strict=True):
+            share = p if mode == "theory" else p / (1 - p_now)
+            past += share * (k.record["linear"][part] + k.record["diagonal"][part] * w[span])
+        scale = 1 - beta * (1 - p_now) if mode == "theory" else 1.0
+        grad[span] = scale * present[span] + beta * past
+        start = part.stop
+    return grad
+
+
+@pytest.mark.parametrize("mode", ["theory", "practice"])
+@given(count=st.integers(1, 40), seed=st.integers(0, 999), fixed=st.floats(0, 0.9))
+def test_the_collapsed_sum_is_the_naive_one(mode, count, seed, fixed):
+    kept = keepsakes(count, seed=seed)
+    w, present = normal(5, seed=seed + 1), normal(5, seed=seed + 2)
+    for weights in (Merged(), Fixed(fixed), Optimal(drift=1.0, loss=fixed)):
+        surrogate = Taylor(mode=mode).recall(kept, weights, Moment(99, None, 30))
+        assert surrogate.present == 1.0
+        assert surrogate.replay is None
+        got = present.clone()
+        surrogate.add_gradient_(got, w)
+        p = weights(Timeline(tuple(k.round for k in kept), tuple(k.size for k in kept), 99, 30))
+        want = naive(kept, p[:-1].tolist(), float(p[-1]), mode, present, w)
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
+
+
+def test_by_hand():
+    """One record, g = 3 + 2 (w - 1) on parameter 3 with strength 1; p = (1/4, 3/4)."""
+    three, two = torch.full((3,), 3.0).double(), torch.full((3,), 2.0).double()
+    kept = (Keepsake(0, 0, 0, 10, record(three, two, torch.ones(3).double())),)
+    w = torch.tensor([9.0, 1.0, 9.0, 6.0, 9.0], dtype=torch.float64)
+    grad = torch.full((5,), 8.0).double()
+    Taylor().recall(kept, Fixed(0.75), Moment(1, None, 10)).add_gradient_(grad, w)
+    # parameter 1: (1 - 0.1/4) 8 + 0.1/4 * 3; parameter 3: 3/4 * 8 + 1/4 (3 + 2 * 5)
+    assert grad.tolist() == pytest.approx([8, 7.875, 8 - 0.2 + 0.475, 9.25, 8], abs=1e-14)
+    grad = torch.full((5,), 8.0).double()
+    practice = Taylor(mode="practice").recall(kept, Fixed(0.75), Moment(1, None, 10))
+    practice.add_gradient_(grad, w)
+    assert grad.tolist() == pytest.approx([8, 8.3, 8 + 1.9, 8 + 13, 8], abs=1e-14)
+
+
+def test_weights_are_asked_about_what_is_recalled():
+    asked = []
+
+    def weights(timeline):
+        asked.append(timeline)
+        return Uniform()(timeline)
+
+    Taylor().recall(keepsakes(5, clients=2), weights, Moment(7, None, 33))
+    (timeline,) = asked
+    assert timeline.rounds == (0, 0, 1, 1, 2)
+    assert timeline.sizes == (10, 11, 12, 13, 14)
+    assert (timeline.now, timeline.size) == (7, 33)
+
+
+@pytest.mark.parametrize("mode", ["theory", "practice"])
+def test_no_past_or_one_without_weight_is_the_present_alone(mode):
+    memory, moment = Taylor(mode=mode), Moment(3, None, 10)
+    assert memory.recall((), Merged(), moment).quadratic is None
+    assert memory.recall(keepsakes(4), Fixed(1.0), moment).quadratic is None
+    assert memory.recall(keepsakes(4), Optimal(drift=0.0, loss=1.0), moment).quadratic is None
+
+
+def test_weights_of_both_signs():
+    """A mean needs weights with a sum: without one, practice has no past."""
+
+    def signed(timeline):
+        return np.array([0.5, -0.5, 1.0])
+
+    kept, moment = keepsakes(2), Moment(3, None, 10)
+    theory = Taylor().recall(kept, signed, moment).quadratic
+    assert theory.scale == (1.0, 1.0)
+    difference = (kept[0].record["diagonal"] - kept[1].record["diagonal"])[2]
+    assert float(theory.diagonal[2]) == pytest.approx(0.5 * float(difference))
+    assert Taylor(mode="practice").recall(kept, signed, moment).quadratic is None
+
+
+def test_recalling_leaves_what_is_kept_alone():
+    kept = keepsakes(3)
+    copies = [{name: t.clone() for name, t in k.record.items()} for k in kept]
+    Taylor().recall(kept, Merged(), Moment(3, None, 10))
+    for k, copy in zip(kept, copies, strict=True):
+        assert all(torch.equal(k.record[name], copy[name]) for name in copy)
+
+
+def test_approximation_of_one_keepsake():
+    g, h, w = normal(3, 3)
+    params = normal(5, seed=4)
+    keepsake = Keepsake(0, 0, 0, 10, record(g, h, w))
+    spans, gradient = Taylor().approximate(None, params, keepsake)
+    assert spans == SPANS
+    torch.testing.assert_close(gradient, g + h * (take(params, SPANS) - w), rtol=0, atol=1e-14)
+
+
+def test_what_travels_does_not_grow_with_what_is_kept():
+    def down(count: int) -> int:
+        past = Taylor().recall(keepsakes(count), Merged(), Moment(99, None, 10))
+        server = {"params": normal(5)}
+        order = Order(99, 0, server, torch.empty(0), Merged(), past, None, 0)
+        return Traffic().after([order], []).down
+
+    assert down(5) == down(40) == 5 * 8 + 2 * 3 * 8 + 2 * 3 * 8  # model, vectors, spans
+
+
+# In the loop
+
+
+def exactly(a, b) -> bool:
+    return torch.equal(a.params, b.params)
+
+
+def test_serves_clients_that_never_come_back(train_for, data):
+    world = Fresh(clients=3, subsets=6, client_alpha=1.0).on(data, seed=0)
+    method = Method(memory=Taylor(), weights=Uniform())
+    last = train_for(method, 15, scenario=world)
+    assert last.lockers == {}
+    assert len(last.past) == 40
+    assert [k.round for k in last.past] == sorted(r for r in range(15) for _ in range(3))[-40:]
+    assert not exactly(last, train_for(Method(), 15, scenario=world))
+    rounds = train_for(Method(memory=Taylor(unit="rounds", buffer=4)), 6, scenario=world)
+    assert [(k.round, k.client) for k in rounds.past] == [(2, -1), (3, -1), (4, -1), (5, -1)]
+
+
+def test_the_order_is_as_large_with_forty_records_as_with_four(train_for):
+    method = Method(memory=Taylor())
+    down = [train_for(method, t).traffic.down for t in (1, 2, 3, 10, 11)]
+    first, second = down[0], down[1] - down[0]
+    assert second == first + 4 * (2 * 18 * 4 + 24)  # 4 clients, two vectors of 18 floats, one span
+    assert down[2] - down[1] == down[4] - down[3] == second
+
+
+def test_no_strength_is_fedavg(train_for):
+    method = Method(memory=Taylor(layers={"*": 0.0}), weights=Uniform())
+    assert exactly(train_for(method, 4), train_for(Method(memory=Forget()), 4))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"curvature": Fisher()},
+        {"curvature": SquaredGradient()},
+        {"curvature": Exact()},
+        {"curvature": Hutchinson(3)},
+        {"curvature": Hutchinson(clamp=False)},
+        {"layers": {"*.bias": 0.3}},
+        {"mode": "practice"},
+        {"unit": "rounds"},
+        {"buffer": 5},
+    ],
+    ids=str,
+)
+def test_every_setting_changes_the_result_and_learns(changed, train_for, task):
+    method = Method(memory=Taylor(**changed), weights=Optimal(drift=1.0, loss=0.5))
+    last = train_for(method, 12)
+    assert not exactly(last, train_for(Method(memory=Taylor(), weights=method.weights), 12))
+    score = task.score(task.objective(), last.params, last.buffers, task.data.test)
+    assert score.accuracy > 0.75
+
+
+def test_full_is_all_layers(train_for, data):
+    task = Classification(data, Mlp((4,)))
+    default, full = (
+        train_for(Method(memory=memory), 2, task=task)
+        for memory in (Taylor(), Taylor(layers=EVERYTHING))
+    )
+    assert default.past[0].record["spans"].tolist() == [[24, 39]]
+    assert full.past[0].record["spans"].tolist() == [[0, 39]]
+    assert not exactly(default, full)
+
+
+# As settings
+
+
+def test_a_method_with_it_is_a_value():
+    one, same = (Method(memory=Taylor(layers={"a": 0.1, "b": 1.0})) for _ in range(2))
+    assert one == same
+    assert hash(one) == hash(same)
+    assert len({Taylor(), Taylor(), Taylor(buffer=3), Taylor(Fisher())}) == 3
+    assert Taylor().layers == {"fc.*": 1.0, "layer4.*": 0.1}
+    assert Taylor().layers is not Taylor().layers
+
+
+def test_strengths_are_fractions():
+    with pytest.raises(ValueError, match=r"Taylor.layers: Expected `float` <= 1.0"):
+        Taylor(layers={"fc.*": 2.0})
+
+
+def test_reads_from_a_specification_and_back():
+    memory = {
+        "kind": "taylor",
+        "curvature": {"kind": "hutchinson", "probes": 5},
+        "layers": {"head.*": 1, "*": 0.5},
+        "unit": "rounds",
+    }
+    experiment = read({"method": {"memory": memory}}, Experiment)
+    want = Taylor(Hutchinson(5), {"head.*": 1.0, "*": 0.5}, unit="rounds")
+    assert experiment.method.memory == want
+    again = read(tomllib.loads(experiment.resolved()), Experiment)
+    assert again == experiment
+    assert list(again.method.memory.layers) == ["head.*", "*"]  # in order: the first match counts
+    with pytest.raises(SpecError, match=r"method.memory.curvature.kind: .* did you mean 'fisher'"):
+        read({"method": {"memory": {**memory, "curvature": {"kind": "fischer"}}}}, Experiment)
