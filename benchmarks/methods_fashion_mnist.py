@@ -20,7 +20,7 @@ from chronofed import (
     FedAvg,
     FedProx,
     Fisher,
-    Generative,
+    # Generative,
     Hutchinson,
     Method,
     MimeLite,
@@ -49,7 +49,7 @@ METHODS = {
     "CFL-Core-Set (uniform, 100)": Method(FedAvg(), CoreSet(100)),
     "CFL-Core-Set (herding, 100)": Method(FedAvg(), CoreSet(100, select="herding")),
     "CFL-Core-Set (adaptive weights)": Method(FedAvg(), CoreSet(100), Adaptive()),
-    "CFL-Generative (50)": Method(FedAvg(), Generative(50)),
+    # "CFL-Generative (50)": Method(FedAvg(), Generative(50)),
 }
 PAPER = {"FedAvg": 86.75, "CFL-Reg (Hutchinson)": 87.02, "CFL-Core-Set (uniform, 100)": 88.32}
 PAPER["CFL-Reg-Full (Hutchinson)"] = 77.37

@@ -13,6 +13,7 @@ from sphinx.writers.html5 import HTML5Translator
 LOG = logging.getLogger(__name__)
 REWRITES = {  # what docutils knows under another name, or sets badly
     r"\\dots\b": r"\\ldots",
+    r"\\[bB]igg?(?![a-zA-Z])": "",
     # It puts the index of an accented letter below the letter; an empty group takes it instead.
     r"(\\(?:bar|hat|tilde|dot|vec)\s*(?:\{[^{}]*\}|\\[a-z]+|\w))(?=[_^])": r"\1{}",
 }

@@ -25,7 +25,7 @@ from sphinx.util.docutils import SphinxDirective
 from sphinx.util.nodes import nested_parse_with_titles
 from sphinx.util.typing import ExtensionMetadata
 
-from chronofed.cli.methods import describe
+from chronofed.cli.methods import FAMILIES, describe
 from chronofed.config import Config, Kind, is_alternative, kind_of
 from chronofed.experiments import toml
 from chronofed.experiments.reader import alternatives
@@ -43,6 +43,7 @@ class Section:
 
     place: str  # "" for the top, "method.backbone" for [method.backbone]
     choices: tuple[Settings, ...]  # several, or one that has a kind: the table must name its kind
+    many: bool = False  # whether it is an array of tables
 
     @property
     def label(self) -> str:
@@ -52,7 +53,9 @@ class Section:
     @property
     def title(self) -> str:
         """Heading."""
-        return f"[{self.place}]" if self.place else "Top level"
+        if not self.place:
+            return "Top level"
+        return f"[[{self.place}]]" if self.many else f"[{self.place}]"
 
 
 @cache
@@ -69,7 +72,7 @@ def sections() -> tuple[Section, ...]:
         for name, hint in (item for cls in section.choices for item in _hints(cls).items()):
             choices = _choices(hint)
             if choices and frozenset(choices) not in found:
-                inner = Section(f"{section.place}.{name}".lstrip("."), choices)
+                inner = Section(f"{section.place}.{name}".lstrip("."), choices, bool(_items(hint)))
                 found[frozenset(choices)] = inner
                 ahead.append(inner)
     return tuple(sorted(found.values(), key=lambda section: _rank(section.place)))
@@ -122,7 +125,8 @@ def list_table(
     headings: Iterable[str], rows: Iterable[Iterable[str]], widths: Iterable[int]
 ) -> list[str]:
     """Lines of a list table."""
-    lines = [".. list-table::", "   :header-rows: 1", f"   :widths: {' '.join(map(str, widths))}"]
+    lines = [".. list-table::", "   :header-rows: 1", "   :width: 100%"]
+    lines += [f"   :widths: {' '.join(map(str, widths))}"]
     for row in (headings, *rows):
         cells = [" ".join(cell.split()) or "—" for cell in row]
         lines += ["", f"   * - {cells[0]}", *(f"     - {cell}" for cell in cells[1:])]
@@ -159,8 +163,18 @@ def _options(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401
 
 def _choices(hint: Any) -> tuple[Settings, ...]:  # noqa: ANN401
     """The settings classes that a field can hold: all shipped ones, if it names a base."""
-    named = [o for o in _options(hint) if isinstance(o, type) and issubclass(o, Config)]
+    named = (o for o in _items(hint) or _options(hint) if _is_settings(o))
     return tuple(choice for cls in named for choice in shipped(cls))
+
+
+def _items(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401
+    """What a list of settings holds; nothing for any other type."""
+    first = typing.get_args(hint)[:1] if typing.get_origin(hint) is tuple else ()
+    return tuple(cls for cls in first if _is_settings(cls))
+
+
+def _is_settings(hint: Any) -> bool:  # noqa: ANN401
+    return isinstance(hint, type) and issubclass(hint, Config)
 
 
 def shipped(base: Settings) -> tuple[Settings, ...]:
@@ -213,16 +227,18 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
         return f'``kind = "{kind_of(value)}"``'
     if isinstance(value, Config):
         return "its own defaults"
-    return f"``{toml.dumps({'x': msgspec.to_builtins(value)}).partition('= ')[2].strip() or '{}'}``"
+    text = toml.dumps({"x": [msgspec.to_builtins(value)]})  # in a list a table stays in its line
+    return f"``{text.strip().removeprefix('x = [').removesuffix(']')}``"
 
 
 def parts_table(base: type[Kind]) -> list[str]:
     """All shipped alternatives of a base, a line each; for parts of a method also what they need."""
     classes = shipped(base)
     rows = [[f"``{kind_of(cls)}``", _named(cls), _summary(cls)] for cls in classes]
-    if not (hasattr(base, "stateful") or "home" in base.__annotations__):
+    family = next((name for name, known in FAMILIES.items() if known is base), None)
+    if family is None:
         return list_table(("kind", "class", "what it does"), rows, (15, 20, 65))
-    needs = [describe("", kind_of(cls), cls)["needs"] for cls in classes]
+    needs = [describe(family, kind_of(cls), cls)["needs"] for cls in classes]
     rows = [[*row, need] for row, need in zip(rows, needs, strict=True)]
     return list_table(("kind", "class", "what it does", "needs"), rows, (13, 17, 50, 20))
 

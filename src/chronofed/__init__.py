@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from chronofed.loop import run as run
     from chronofed.memories import CoreSet as CoreSet
     from chronofed.memories import Forget as Forget
+    from chronofed.memories import Generative as Generative
     from chronofed.memories import Memory as Memory
     from chronofed.memories import Taylor as Taylor
     from chronofed.protocol import Method as Method
@@ -76,7 +77,7 @@ _HOMES = {
     "chronofed.experiments.spec": ("Experiment",),
     "chronofed.local": ("Train",),
     "chronofed.loop": ("Snapshot", "run"),
-    "chronofed.memories": ("CoreSet", "Forget", "Memory", "Taylor"),
+    "chronofed.memories": ("CoreSet", "Forget", "Generative", "Memory", "Taylor"),
     "chronofed.protocol": ("Method",),
     "chronofed.scenarios": ("Calendar", "Fresh", "Scenario", "Subsets", "Window"),
     "chronofed.tasks.classification": ("Classification",),

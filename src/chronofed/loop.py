@@ -8,7 +8,7 @@ import torch
 from chronofed.backbones.base import Uploads, weighted_mean
 from chronofed.clock import Clock
 from chronofed.deletion import Deletion, apply_deletions, without
-from chronofed.engines.serial import SerialEngine
+from chronofed.engines.serial import SerialEngine, one_thread
 from chronofed.errors import DivergedError, IncompatibleError, SpecError
 from chronofed.local import Train
 from chronofed.memories import Keepsake, Moment
@@ -132,7 +132,8 @@ class _Server:
         while last is None or now.round < last:
             now = self._forget(now)
             plan = without(scenario.at(now.round), self.deletions)
-            now = self._round(now, plan) if plan.visits else replace(now, round=now.round + 1)
+            with one_thread():
+                now = self._round(now, plan) if plan.visits else replace(now, round=now.round + 1)
             yield replace(now, lockers=dict(self.engine.lockers))
 
     def _round(self, now: Snapshot, plan: Plan) -> Snapshot:

@@ -198,7 +198,7 @@ class Client:
         memory, order = self.method.memory, self.order
         generator = torch_generator(order.seed, "observe", *self._place)
         record = memory.observe(self.objective, params, self.samples, generator)
-        if memory.home != "client":
+        if memory.home != "client" or not record:
             return locker, record
         new = Keepsake(order.round, order.client, self.key, len(self.samples), record)
         return Locker(locker.state, memory.retain(locker.kept, [new], generator)), record

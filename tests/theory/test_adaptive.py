@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from chronofed.weights.adaptive import Adaptive
 from chronofed.probe import sketch
 from chronofed.weights import Correlated, Merged, Optimal, Timeline
+from chronofed.weights.adaptive import Adaptive
 
 ROUNDS = 50
 

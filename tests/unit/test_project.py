@@ -60,6 +60,7 @@ PUBLIC = [
     "Fisher",
     "Forget",
     "Fresh",
+    "Generative",
     "Hutchinson",
     "Linear",
     "Memory",

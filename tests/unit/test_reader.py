@@ -10,7 +10,7 @@ from chronofed.config import Kind
 from chronofed.deletion import Deletion
 from chronofed.errors import SpecError
 from chronofed.experiments import toml
-from chronofed.experiments.reader import alternatives, read
+from chronofed.experiments.reader import alternatives, read, written
 from chronofed.memories import Memory
 from chronofed.scenarios import Fixed, Subsets
 
@@ -152,6 +152,23 @@ def test_a_users_own_class_by_its_path():
 def test_a_path_that_does_not_serve(kind, message):
     with pytest.raises(SpecError, match=message):
         read({"kind": kind}, Memory, "m")
+
+
+class Louder(Forget):
+    """A user's own memory without a tag: it does not take its parent's name."""
+
+
+def test_a_users_own_class_is_written_by_its_path():
+    for memory in (Silent(3), Louder()):
+        table = written(Method(memory=memory))
+        assert table["memory"]["kind"] == f"{__name__}:{type(memory).__name__}"
+        assert read(table, Method).memory == memory
+    assert alternatives(Memory)["forget"] is Forget
+    assert written(Method(FedProx(0.3)))["backbone"] == {
+        "kind": "fedprox",
+        "mu": 0.3,
+        "server_lr": 1.0,
+    }
 
 
 def test_alternatives_are_found_at_any_depth():

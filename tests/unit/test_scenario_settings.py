@@ -9,8 +9,8 @@ import torch
 
 from chronofed.config import kind_of
 from chronofed.errors import SpecError
+from chronofed.experiments.reader import read
 from chronofed.scenarios import (
-    AnyScenario,
     Available,
     Calendar,
     Everyone,
@@ -74,14 +74,14 @@ def test_positional_use():
 def test_written_and_read_back(settings):
     plain = msgspec.to_builtins(settings)
     assert plain["kind"] == kind_of(settings)
-    assert msgspec.convert(plain, AnyScenario) == settings
+    assert read(plain, ScenarioSettings) == settings
 
 
 def test_a_specification_may_say_little():
     membership = {"kind": "one-shot", "per_round": 2}
     plain = {"kind": "window", "client_alpha": 1, "membership": membership}
     expected = Window(client_alpha=1.0, membership=OneShot(2))
-    assert msgspec.convert(plain, AnyScenario) == expected
+    assert read(plain, ScenarioSettings) == expected
 
 
 @pytest.mark.parametrize("settings", [Subsets(3, 7, 1.0), Window(3, 7, 1.0), Fresh(3, 7, 1.0)])

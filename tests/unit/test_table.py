@@ -107,10 +107,10 @@ def test_windows_are_not_at_the_mercy_of_binary_fractions(load):
 
 def test_without_a_time_column_rows_are_in_time_order(load):
     text = "client,y,f\nb,0,1\na,1,2\nb,1,3\nb,0,4\n"
-    data = load(text, time=None, period="2 rows", holdout=0.0, standardise=False)
+    data = load(text, time="", period="2 rows", holdout=0.0, standardise=False)
     assert data.train.x.flatten().tolist() == [1, 2, 3, 4]
     assert data.origin.train_period.tolist() == [0, 0, 0, 1]
-    data = load(text, time=None, period="3", holdout=0.0)
+    data = load(text, time="", period="3", holdout=0.0)
     assert data.origin.train_period.tolist() == [0, 0, 0, 1]
     assert data.origin.periods == ("[0, 3)", "[3, 6)")
 
@@ -153,7 +153,7 @@ def test_singular_windows_are_windows():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"time": None}, "Table.period: 'month' needs a time column; without one say '50 rows'"),
+        ({"time": ""}, "Table.period: 'month' needs a time column; without one say '50 rows'"),
         ({"features": ("a", "y")}, "Table.features: 'y' is the target"),
         ({"holdout": 1.5}, "Table.holdout"),
         ({"min_rows": 0}, "Table.min_rows"),
@@ -165,7 +165,7 @@ def test_settings_are_checked(settings, message):
 
 
 def test_settings_travel_through_a_specification():
-    table = Table("data.csv", time=None, period="50 rows", features=("a", "b"))
+    table = Table("data.csv", time="", period="50 rows", features=("a", "b"))
     built = msgspec.to_builtins(table)
     assert built["kind"] == "table"
     assert msgspec.convert(msgspec.json.decode(msgspec.json.encode(built)), Table) == table
@@ -468,7 +468,7 @@ def test_npz_images_stay_as_they_are_stored(load):
 
 def test_npz_of_plain_columns_and_other_names(load):
     arrays = {"label": KEYS["y"], "who": KEYS["client"], "a": np.arange(4.0), "b": -np.arange(4.0)}
-    names = {"target": "label", "client": "who", "time": None, "standardise": False}
+    names = {"target": "label", "client": "who", "time": "", "standardise": False}
     assert load(arrays=arrays, **names, **PLAIN).train.x[3].tolist() == [3, -3]
     wide = {"signal": np.ones((4, 2)), **arrays}
     listed = load(arrays=wide, features=("signal", "a"), **names, **PLAIN)

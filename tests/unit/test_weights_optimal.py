@@ -22,6 +22,7 @@ from chronofed.weights import (
     covariance,
     minimise,
     optimal,
+    quadratic,
 )
 
 positive = st.floats(0.01, 100)
@@ -80,14 +81,50 @@ def test_optimality_conditions(q, sign):
     np.testing.assert_array_equal(q, before)
 
 
-def test_rounds_that_were_dropped_too_early_come_back():
-    """Dropping all that is negative at first gives a wrong support here."""
-    q = np.array(
-        [[1.0, 0.9, -0.9, 0.9], [0.9, 1.3, -0.2, 1.5], [-0.9, -0.2, 1.9, 0.2], [0.9, 1.5, 0.2, 2.0]]
-    )
+HARD = [  # to drop all that is negative gives a wrong support; then rounds enter while others leave
+    np.array(
+        [
+            [14.0, -11.0, -3.0, 11.0, -9.0],
+            [-11.0, 23.0, 0.0, -9.0, 14.0],
+            [-3.0, 0.0, 7.0, 2.0, 3.0],
+            [11.0, -9.0, 2.0, 14.0, -6.0],
+            [-9.0, 14.0, 3.0, -6.0, 10.0],
+        ]
+    ),
+    np.array(
+        [
+            [6.0, 8.0, 1.0, 4.0, 5.0],
+            [8.0, 11.0, 4.0, 4.0, 8.0],
+            [1.0, 4.0, 31.0, -15.0, 2.0],
+            [4.0, 4.0, -15.0, 14.0, 3.0],
+            [5.0, 8.0, 2.0, 3.0, 19.0],
+        ]
+    ),
+]
+
+
+@pytest.mark.parametrize("q", HARD)
+def test_rounds_that_were_dropped_too_early_come_back(q):
     p, variance = minimise(q)
     assert variance == pytest.approx(brute_force(q), rel=1e-12)
     assert_optimal(q, p, nonnegative=True)
+    greedy = quadratic._feasible(q, minimise(q, nonnegative=False)[0])
+    assert greedy @ q @ greedy > variance + 0.01
+
+
+def test_weights_that_are_not_optimal_are_not_certified():
+    quadratic._certify(np.eye(2), np.array([0.5, 0.5]))
+    for wrong in ([0.6, 0.4], [1.0, 0.0]):
+        with pytest.raises(ArithmeticError, match="weights are not optimal"):
+            quadratic._certify(np.eye(2), np.array(wrong))
+
+
+def test_a_matrix_that_only_rounding_makes_singular_is_taken_as_such():
+    """Factorisation alone would not notice: its last pivot is not 0."""
+    root = np.array([[1.0, 3.0], [0.1, 0.7], [0.3, 2.1]])
+    p, variance = minimise(root @ root.T, nonnegative=False)
+    assert np.abs(p @ root).max() < 1e-12
+    assert variance < 1e-24
 
 
 @pytest.mark.parametrize("sign", [True, False])

@@ -1,5 +1,6 @@
 """The command ``chronofed methods``."""
 
+import re
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -86,14 +87,24 @@ def describe(family: str, name: str, cls: type[Any]) -> dict[str, Any]:
         "part": family,
         "kind": name,
         "settings": {
-            f.name: "required" if f.required else f.default for f in msgspec.structs.fields(cls)
+            f.name: "required" if f.required else _default(f) for f in msgspec.structs.fields(cls)
         },
         "needs": _needs(cls, on_client),
         "stateless": not on_client,
         "costs": _costs(family, cls),
-        "about": (cls.__doc__ or "").strip().splitlines()[0],
+        "about": _about(cls),
         "reference": getattr(cls, "reference", ""),
     }
+
+
+def _about(cls: type[Any]) -> str:
+    """The first line of the docstring, without references to labels."""
+    lines = (cls.__doc__ or cls.__name__).strip().splitlines()
+    return re.sub(r" \(``.*?``\)", "", lines[0])
+
+
+def _default(field: Any) -> Any:  # noqa: ANN401 - a msgspec field and its value
+    return field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
 
 
 def _costs(family: str, cls: type[Any]) -> dict[str, Any] | None:

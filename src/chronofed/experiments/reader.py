@@ -84,10 +84,26 @@ def alternatives(base: type[Kind]) -> dict[str, type[Kind]]:
     """All loaded alternatives of a kind by name, e.g. every backbone."""
     found: dict[str, type[Kind]] = {}
     for cls in base.__subclasses__():
-        if is_alternative(cls):
+        if is_alternative(cls) and cls.__struct_config__.tag != base.__struct_config__.tag:
             found[kind_of(cls)] = cls
         found |= alternatives(cls)
     return dict(sorted(found.items()))
+
+
+def written(settings: object) -> Any:  # noqa: ANN401 - whatever TOML can hold
+    """The plain table that :func:`read` turns into these settings; a user's own class by its path."""
+    if isinstance(settings, Config):
+        fields = {name: written(getattr(settings, name)) for name in settings.__struct_fields__}
+        return {"kind": _name(type(settings)), **fields} if isinstance(settings, Kind) else fields
+    if isinstance(settings, tuple | list):
+        return [written(item) for item in settings]
+    return msgspec.to_builtins(settings)
+
+
+def _name(cls: type[Kind]) -> str:
+    if cls.__module__.startswith("chronofed."):
+        return kind_of(cls)
+    return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def _alternative(kind: object, base: type[Any], where: str) -> type[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from chronofed.clock import Clock
 from chronofed.errors import StorageError
 from chronofed.experiments.environment import environment
-from chronofed.experiments.spec import Experiment, load
+from chronofed.experiments.spec import Experiment, load, with_path
 from chronofed.loop import run
 from chronofed.metrics.evaluation import Evaluator
 from chronofed.metrics.summary import Measures, summarise
@@ -32,6 +32,7 @@ Watch = Callable[[Progress], None]
 
 def start(experiment: Experiment, path: Path, data: Path | None = None) -> RunDirectory:
     """Make the directory of a new run; nothing is written if the experiment cannot work."""
+    experiment = with_path(experiment, Path.cwd(), data)
     experiment.build(data)
     return RunDirectory.create(path, experiment.resolved(), environment())
 

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from chronofed.config import Config, Count, Kind, Natural
+from chronofed.config import Config, Count, Natural
 from chronofed.deletion import Deletion
 from chronofed.errors import SpecError
 from chronofed.experiments import toml
-from chronofed.experiments.reader import read
+from chronofed.experiments.reader import read, written
 from chronofed.local import Train
 from chronofed.loop import check
 from chronofed.metrics.evaluation import Evaluate
@@ -23,12 +23,12 @@ from chronofed.scenarios.settings import ScenarioSettings, Subsets
 from chronofed.tasks import library
 from chronofed.tasks.augment import crop_and_flip
 from chronofed.tasks.classification import Classification
-from chronofed.tasks.dataset import Dataset
+from chronofed.tasks.dataset import Dataset, DataSettings
 from chronofed.tasks.models import Mlp, ModelSettings
 from chronofed.tasks.table import Table
 
 
-class Images(Kind, tag="images"):
+class Images(DataSettings, tag="images"):
     """A named image data set (see: chronofed data list).
 
     Attributes:
@@ -78,7 +78,7 @@ class Experiment(Config):
     name: str = "run"
     seed: Natural = 0
     rounds: Count | None = None
-    data: Images | Table = Images()
+    data: DataSettings = Images()
     model: ModelSettings = Mlp()
     scenario: ScenarioSettings = Subsets()
     method: Method = Method()
@@ -94,6 +94,9 @@ class Experiment(Config):
             SpecError: If the parts do not fit together.
         """
         dataset = self.data.load(folder, self.seed)
+        if not len(dataset.test):
+            msg = "data: no test samples; hold some rows out (data.holdout)"
+            raise SpecError(msg)
         augment = getattr(self.data, "augment", "none")
         task = Classification(
             dataset, self.model, crop_and_flip if augment == "crop-flip" else None
@@ -108,11 +111,11 @@ class Experiment(Config):
 
     def resolved(self) -> str:
         """The whole specification with all defaults, as TOML."""
-        return toml.dumps(msgspec.to_builtins(self))
+        return toml.dumps(written(self))
 
     def fingerprint(self) -> str:
         """Equal for experiments that have the same results; the name and checkpoints do not count."""
-        content = msgspec.to_builtins(self)
+        content = written(self)
         del content["name"], content["checkpoint"]
         text = json.dumps(content, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
@@ -143,7 +146,7 @@ def load(path: Path, overrides: Sequence[str] = (), data: Path | None = None) ->
     for override in overrides:
         _override(table, override)
     try:
-        return _with_path(read(table, Experiment), path.parent, data)
+        return with_path(read(table, Experiment), path.parent, data)
     except SpecError as error:
         raise type(error)(f"{path}: {error}") from error
 
@@ -170,7 +173,7 @@ def _toml_value(text: str) -> Any:  # noqa: ANN401
         return text
 
 
-def _with_path(experiment: Experiment, beside: Path, data: Path | None) -> Experiment:
+def with_path(experiment: Experiment, beside: Path, data: Path | None) -> Experiment:
     """Make a table's path absolute: beside the specification, or in a data folder."""
     if not isinstance(experiment.data, Table):
         return experiment

@@ -1,6 +1,5 @@
-"""CFL-Generative: made-up samples of every past data set, replayed."""
+"""CFL-Generative: made samples of every past data set, replayed."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -19,43 +18,96 @@ LEAST_DEVIATION = 0.02  # of a feature in a class, as a share of the feature's r
 
 
 class Generative(Memory, tag="generative"):
+    r"""Keeps samples made of each past data set on the client: :math:`\tilde f_\tau` is their mean loss.
+
+    A sample *x* of class *y* is drawn by Langevin dynamics (the paper's MCMC) from :math:`e^{-E/\sigma^2}`,
+    with the model at the end of local training, the noise :math:`\sigma`, and
+
+    .. math::
+        E(x \mid y) = \mathrm{CE}(\mathrm{model}_w(x), y)
+            + \frac{\lambda}{2} \Big\|\frac{x - \mu_y}{s_y}\Big\|^2,
+
+    where mean :math:`\mu_y` and deviation :math:`s_y` are those of every feature in this class of the data
+    set. Steps are taken in :math:`u = (x - \mu_y)/s_y`, where one step size suits all features,
+
+    .. math:: u \gets u - \eta \nabla_u E + \sqrt{2\eta}\,\sigma\,\mathcal N(0, I),
+
+    from a uniform start, and never leave the range that the feature has in the data set. A deviation is
+    taken as at least 2 % of that range, so that a class of one sample has some, too. Classes have quotas in
+    proportion to their samples. A data set that comes back replaces what was made of it.
+
+    What is kept was made, but from statistics of a few local samples (a class with a single one gives that
+    sample, blurred), and so it stays on the client like a core set. It cannot be told which real samples a
+    made one came from: a request to delete single samples leaves it until their data set comes back without
+    them, and one to delete a client removes it.
+
+    Attributes:
+        size: Samples made of each data set (50 to 100 in the paper).
+        steps: Number of Langevin steps :math:`k`; what is left of the start is :math:`(1 - \eta\lambda)^k`.
+        lr: Step size :math:`\eta`; it must be well below :math:`2/\lambda`.
+        noise: Scale of the noise :math:`\sigma`: 1 is exact Langevin dynamics, less is colder, with samples
+            that are nearer to the mean of their class.
+        prior: Weight of the statistics :math:`\lambda`.
+    """
+
+    home: ClassVar[Home] = "client"
+    reference: ClassVar[str] = (
+        "Welling and Teh (2011), Langevin dynamics; Guo et al., CFL-Generative"
+    )
+    pollutes: ClassVar[bool] = True
+
     size: Count = 50
-    steps: Count = 60
-    lr: Positive = 0.1
+    steps: Count = 20
+    lr: Positive = 0.3
     noise: NonNegative = 0.5
     prior: NonNegative = 1.0
 
-    home: ClassVar[Home] = "client"
-    reference: ClassVar[str] = "Guo et al., CFL-Generative (MCMC)"
-    pollutes: ClassVar[bool] = True
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.lr * self.prior >= 2:
+            msg = (
+                f"Generative.lr: lr * prior = {self.lr * self.prior:g}, but steps overshoot "
+                "more and more from 2 on; choose a smaller lr"
+            )
+            raise ValueError(msg)
 
-    def observe(self, objective, params, samples, generator):
-        data, counts = objective.encode(samples.x), samples.y.bincount()
-        enough = -(-self.size // len(samples))
-        y = turns(counts * enough, self.size, proportional=True)
+    def observe(
+        self, objective: Objective, params: Vector, samples: Samples, generator: Generator
+    ) -> Record:
+        """Samples made with the model as it is now."""
+        data, y = objective.encode(samples.x), self._labels(samples.y)
         low, high = data.amin(0), data.amax(0)
-        mean, deviation = (t[y] for t in _statistics(data, samples.y, high - low))
+        mean, deviation = (each[y] for each in _statistics(data, samples.y, high - low))
+        bounds = (low - mean) / deviation, (high - mean) / deviation
 
-        def gradient(u):
+        def gradient(u: Tensor) -> Tensor:
             slope = objective.input_gradient(params, mean + deviation * u, y)
-            return deviation * slope + self.prior * u
+            return slope.mul_(deviation).add_(u, alpha=self.prior)
 
-        start = low + (high - low) * torch.rand(mean.shape, generator=generator, dtype=mean.dtype)
-        bounds = ((low - mean) / deviation, (high - mean) / deviation)
-        u = langevin(gradient, (start - mean) / deviation, self.steps, self.lr, self.noise, generator, bounds)
-        return {"x": objective.decode(mean + deviation * u, samples.x), "y": y}
+        chance = torch.rand(mean.shape, generator=generator, dtype=mean.dtype)
+        start = torch.lerp(*bounds, chance)
+        u = langevin(gradient, start, self.steps, self.lr, self.noise, generator, bounds)
+        made = (mean + deviation * u).clamp_(low, high)  # once more: numbers were rounded
+        return {"x": objective.decode(made, samples.x), "y": y}
 
-    def recall(self, kept, weights, moment):
+    def recall(
+        self, kept: tuple[Keepsake, ...], weights: RoundWeights, moment: Moment
+    ) -> Surrogate:
+        """Replay what was made of other data sets, each with the weight of its round."""
         return replay(kept, weights, moment)
 
+    def _labels(self, y: Tensor) -> Tensor:
+        """Classes in proportion, however many samples there are of them."""
+        enough = -(-self.size // len(y))
+        return turns(y.bincount() * enough, self.size, proportional=True)
 
-def _statistics(data, y, span):
-    classes = int(y.max()) + 1
-    mean = torch.zeros(classes, *data.shape[1:], dtype=data.dtype)
-    deviation = torch.zeros_like(mean)
-    for label in y.bincount().nonzero().flatten().tolist():
-        own = data[y == label]
-        mean[label] = own.mean(0)
-        deviation[label] = own.std(0, correction=0)
-    floor = LEAST_DEVIATION * span
-    return mean, torch.maximum(deviation, floor.where(span > 0, 1.0))
+
+def _statistics(data: Tensor, y: Tensor, span: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation by class and feature, ``(classes, ...)``; a constant feature has deviation 1."""
+    counts = y.bincount()
+    shape = (-1, *[1] * (data.dim() - 1))
+    count = counts.clamp(min=1).to(data.dtype).view(shape)
+    mean = data.new_zeros(len(counts), *data.shape[1:]).index_add_(0, y, data) / count
+    square = torch.zeros_like(mean).index_add_(0, y, (data - mean[y]).square()) / count
+    least = (LEAST_DEVIATION * span).where(span > 0, torch.ones_like(span))
+    return mean, square.sqrt().maximum(least)

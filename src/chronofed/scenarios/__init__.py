@@ -3,7 +3,6 @@
 from chronofed.scenarios.base import Indices, Plan, Presence, Scenario, Stream, Visit
 from chronofed.scenarios.membership import (
     NEVER,
-    AnyMembership,
     Available,
     Everyone,
     Fixed,
@@ -13,7 +12,6 @@ from chronofed.scenarios.membership import (
 )
 from chronofed.scenarios.partition import Prior, split, subset_size, two_level
 from chronofed.scenarios.settings import (
-    AnyScenario,
     Calendar,
     Fresh,
     ScenarioSettings,
@@ -24,8 +22,6 @@ from chronofed.scenarios.stream import Periods, RandomSubset, SlidingWindow, Sta
 
 __all__ = [
     "NEVER",
-    "AnyMembership",
-    "AnyScenario",
     "Available",
     "Calendar",
     "Everyone",

@@ -1,7 +1,7 @@
 """Who is there in a round: settings that any stream can be combined with."""
 
 from abc import abstractmethod
-from typing import Annotated, ClassVar, TypeAlias
+from typing import Annotated, ClassVar
 
 import msgspec
 import numpy as np
@@ -49,7 +49,11 @@ class Everyone(Membership, tag="everyone"):
 
 
 class Fixed(Membership, tag="fixed"):
-    """The same clients in every round; the data of the others are never seen."""
+    """The same clients in every round; the data of the others are never seen.
+
+    Attributes:
+        clients: Who takes part.
+    """
 
     clients: Annotated[tuple[Natural, ...], msgspec.Meta(min_length=1)]
 
@@ -104,7 +108,11 @@ class Schedule(Membership, tag="schedule"):
 
 
 class Available(Membership, tag="available"):
-    """Each client is there with a given probability, whoever else is or was there."""
+    """Each client is there with a given probability, whoever else is or was there.
+
+    Attributes:
+        probability: Of being there in a round.
+    """
 
     probability: Probability
 
@@ -115,7 +123,11 @@ class Available(Membership, tag="available"):
 
 
 class OneShot(Membership, tag="one-shot"):
-    """Each client takes part once: the first ``per_round`` clients, then the next, and so on."""
+    """Each client takes part once: the first ``per_round`` clients, then the next, and so on.
+
+    Attributes:
+        per_round: Clients in a round.
+    """
 
     persistent: ClassVar[bool] = False
     per_round: Count
@@ -140,9 +152,6 @@ class OneShot(Membership, tag="one-shot"):
                 f"{clients}: lower per_round"
             )
             raise SpecError(msg)
-
-
-AnyMembership: TypeAlias = Everyone | Fixed | Schedule | Available | OneShot
 
 
 def _within(round_: int, joins: int, leaves: int) -> bool:

@@ -1,7 +1,7 @@
 """Scenarios as a specification may name them; the same classes serve Python and TOML."""
 
 from abc import abstractmethod
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from chronofed.config import Count, Kind, Positive
 from chronofed.errors import SpecError
 from chronofed.scenarios.base import Indices, Scenario, Stream
-from chronofed.scenarios.membership import AnyMembership, Available, Everyone
+from chronofed.scenarios.membership import Available, Everyone, Membership
 from chronofed.scenarios.partition import Prior, subset_size, two_level
 from chronofed.scenarios.stream import Periods, RandomSubset, SlidingWindow, Stateless
 from chronofed.seeds import numpy_generator
@@ -26,7 +26,7 @@ class ScenarioSettings(Kind, kw_only=True):
         cohort: How many of those are asked; ``None`` for all.
     """
 
-    membership: AnyMembership = Everyone()
+    membership: Membership = Everyone()
     cohort: Count | None = None
 
     @abstractmethod
@@ -149,6 +149,3 @@ class Calendar(ScenarioSettings, tag="periods"):
             self.window,
         )
         return self._scenario(stream, seed)
-
-
-AnyScenario: TypeAlias = Subsets | Window | Fresh | Calendar

@@ -1,10 +1,13 @@
 """A data set in memory: training samples that clients share out, and a test set that nobody trains on."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from chronofed.config import Kind
 from chronofed.types import Samples
 
 Codes = NDArray[np.int64]
@@ -42,3 +45,11 @@ class Dataset:
     def labels(self) -> Codes:
         """Training labels, for a scenario to share out."""
         return np.asarray(self.train.y.numpy(), dtype=np.int64)
+
+
+class DataSettings(Kind):
+    """Base of all data that a specification can name."""
+
+    @abstractmethod
+    def load(self, folder: Path | None, seed: int) -> Dataset:
+        """Read the data; ``folder`` is where to look first, ``seed`` decides what is held out."""

@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from chronofed.config import Count, Fraction, Kind
+from chronofed.config import Count, Fraction
 from chronofed.errors import DataError
 from chronofed.seeds import numpy_generator
 from chronofed.tasks.columns import Column, Columns, missing
-from chronofed.tasks.dataset import Codes, Dataset, Origin
+from chronofed.tasks.dataset import Codes, Dataset, DataSettings, Origin
 from chronofed.tasks.periods import Period, rank_within
 from chronofed.tasks.readers import read
 from chronofed.types import Samples
@@ -36,14 +36,14 @@ Mask = NDArray[np.bool_]
 _CATEGORIES = 100  # a column with more different texts holds identifiers or prose
 
 
-class Table(Kind, tag="table"):
+class Table(DataSettings, tag="table"):
     """A CSV, Parquet or npz file with a client column and a time column.
 
     Attributes:
         path: The file; a relative path counts from the folder given to :meth:`load`.
         target: What is to be predicted: whole numbers or text, one class each.
         client: Whom a row belongs to.
-        time: When it was; ``None`` for the order of the rows in the file.
+        time: When it was; empty for the order of the rows in the file.
         features: Columns to predict from; by default all others, in an npz file the array ``x``.
         period: How time is cut, e.g. ``month``, ``10 days``, ``50`` or ``50 rows``.
         holdout: Share of the rows of every client and period that is for testing only.
@@ -55,7 +55,7 @@ class Table(Kind, tag="table"):
     path: str
     target: str = "y"
     client: str = "client"
-    time: str | None = "time"
+    time: str = "time"
     features: tuple[str, ...] = ()
     period: str = "month"
     holdout: Fraction = 0.2
@@ -65,7 +65,7 @@ class Table(Kind, tag="table"):
     def __post_init__(self) -> None:
         super().__post_init__()
         unit = Period.parse(self.period).unit
-        if self.time is None and unit not in ("rows", "units"):
+        if not self.time and unit not in ("rows", "units"):
             msg = f"Table.period: {self.period!r} needs a time column; without one say '50 rows'"
             raise ValueError(msg)
         if self.target in self.features:
@@ -107,10 +107,10 @@ class Table(Kind, tag="table"):
 
     def _known(self, columns: Columns, notes: list[str]) -> tuple[Codes, Column, Column]:
         """Place in the file, client and time of the rows with target, client and time."""
-        keys = [self.target, self.client, *([] if self.time is None else [self.time])]
+        keys = [self.target, self.client, *([self.time] if self.time else [])]
         count = columns.rows([*keys, *self._feature_names(columns)])
         who = columns.text(self.client)
-        when = np.arange(count) if self.time is None else columns.times(self.time)
+        when = columns.times(self.time) if self.time else np.arange(count)
         Period.parse(self.period).check(when, self.time)
         kept = np.ones(count, dtype=np.bool_)
         # Not strict: the order of the file has no key, and no row is without it.

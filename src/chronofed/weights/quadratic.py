@@ -31,6 +31,7 @@ def minimise(q: ArrayLike, nonnegative: bool = True) -> tuple[Weights, float]:
 
     Raises:
         ValueError: If ``q`` is not such a matrix.
+        ArithmeticError: If ``q`` is singular and its entries differ so much in size that digits are lost.
 
     >>> q = [[2.0, 1.5, 0.25], [1.5, 2.0, 0.5], [0.25, 0.5, 1.0]]
     >>> p, variance = minimise(q, nonnegative=False)
@@ -164,7 +165,7 @@ def _certify(matrix: Matrix, weights: Weights) -> None:
     excess = gradient - weights @ gradient
     wrong = max(-excess.min(), np.abs(excess[weights > 0]).max())
     if wrong > 1e-8 * matrix.diagonal().max():
-        msg = f"round weights are not optimal: off by {wrong:.3g}; please report the matrix"
+        msg = f"weights are not optimal (by {wrong:.3g}): entries of the matrix differ too much in size"
         raise ArithmeticError(msg)
 
 
