@@ -90,10 +90,18 @@ class Local:
         return gradient
 
     def stochastic_gradients(self, *points: Vector) -> list[Vector]:
-        """The same mini-batch's gradient at several points."""
+        """The same mini-batch's gradient at several points; only the first counts for the buffers."""
         batch = next(self._batches)
         x = self.objective.augment(batch.x, self.generator)
-        return [self._gradient(params, Batch(x, batch.y, batch.weight)) for params in points]
+        same, state = Batch(x, batch.y, batch.weight), torch.default_generator.get_state()
+        gradients = [self._gradient(points[0], same)]
+        if points[1:]:
+            buffers = self.objective.buffers
+            for params in points[1:]:
+                torch.default_generator.set_state(state)  # the same dropout
+                gradients.append(self._gradient(params, same))
+            self.objective.buffers = buffers
+        return gradients
 
     def full_gradient(self, params: Vector) -> Vector:
         """Exact gradient of the whole local objective; the model's buffers stay as they are."""

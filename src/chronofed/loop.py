@@ -173,8 +173,9 @@ class _Server:
         self, now: Snapshot, plan: Plan, server: Record, past: Surrogate | None
     ) -> list[Order]:
         weights = self.method.weights.resolve(now.weights)
+        sent = self.method.backbone.broadcast(server)
         return [
-            Order(now.round, i, server, now.buffers, weights, past, self.train, self.seed)
+            Order(now.round, i, sent, now.buffers, weights, past, self.train, self.seed)
             for i in plan.visits
         ]
 

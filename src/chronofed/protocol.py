@@ -140,7 +140,8 @@ class Client:
     def prepare(self) -> Result:
         """Answer the exchange that begins a round; nothing is kept."""
         self.objective.buffers = self.order.buffers
-        upload = self.method.backbone.prepare(self.order.server, self._local(self._opened()))
+        with global_torch_seed(self.order.seed, "prepare", *self._place):
+            upload = self.method.backbone.prepare(self.order.server, self._local(self._opened()))
         return Result(self.order.client, self.key, len(self.samples), upload, self.order.buffers)
 
     def serve(self) -> tuple[Result, Locker]:

@@ -7,8 +7,10 @@ import msgspec
 import pytest
 import torch
 from methods import BACKBONES, EVERY, MEMORIES, method, name
+from torch import nn
 
 from chronofed import (
+    Classification,
     Ditto,
     FedAvg,
     FedProx,
@@ -29,6 +31,7 @@ from chronofed.errors import IncompatibleError
 from chronofed.protocol import Client
 from chronofed.records.checkpoint import decode, encode
 from chronofed.scenarios import Schedule
+from chronofed.tasks.models import Custom
 
 
 def same(a, b) -> bool:
@@ -40,6 +43,21 @@ def same(a, b) -> bool:
 def test_same_seed_gives_same_bits_and_another_seed_does_not(method, train_for):
     assert same(train_for(method, 4), train_for(method, 4))
     assert not torch.equal(train_for(method, 4).params, train_for(method, 4, seed=1).params)
+
+
+def with_dropout(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(shape[0], 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, classes)
+    )
+
+
+@pytest.mark.parametrize("backbone", BACKBONES, ids=name)
+def test_dropout_and_batch_norm_give_the_same_bits_too(backbone, train_for, data):
+    task = Classification(data, Custom(f"{__name__}:with_dropout"))
+    torch.manual_seed(1)
+    first = train_for(Method(backbone), 2, task=task)
+    torch.manual_seed(2)
+    assert same(first, train_for(Method(backbone), 2, task=task))
 
 
 @pytest.mark.parametrize("method", EVERY)

@@ -115,3 +115,23 @@ def test_number_of_steps(train, steps):
 def test_bad_settings_are_refused(bad):
     with pytest.raises(ValueError, match=f"Train.{next(iter(bad))}: "):
         Train(**bad)
+
+
+class Noisy(Parabola):
+    """Draws from torch's global generator, and counts its calls, as dropout and BatchNorm would."""
+
+    def __init__(self):
+        self.buffers = torch.zeros(1)
+
+    def gradient(self, params, batch: Batch):
+        self.buffers = self.buffers + 1
+        return super().gradient(params, batch) + torch.rand(1, dtype=torch.float64)
+
+
+def test_the_second_point_sees_the_same_dropout_and_leaves_the_buffers():
+    data = Samples(torch.ones(2, 1).double(), torch.zeros(2).long())
+    objective = Noisy()
+    one = Local(objective, data, Surrogate(), Train(batch_size=2), torch.Generator())
+    here, there = one.stochastic_gradients(torch.zeros(1).double(), torch.ones(1).double())
+    assert float(there - here) == pytest.approx(1.0, abs=1e-15)
+    assert objective.buffers.tolist() == [1.0]

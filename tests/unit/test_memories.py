@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -249,6 +249,7 @@ def test_with_more_data_sets_than_the_limit_the_latest_keep_one_each():
     assert [(k.key, len(k.record["y"])) for k in kept] == [(2, 1), (3, 1), (4, 1)]
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(1, 12), min_size=1, max_size=12), st.integers(1, 10), st.integers(1, 30)
 )
@@ -262,10 +263,10 @@ def test_the_limit_holds_and_is_used(sizes, size, limit):
 
 def test_samples_that_go_are_random_ones():
     counts = torch.zeros(6)
-    for seed in range(2000):
+    for seed in range(1000):
         kept = visits(CoreSet(4, limit=4), 6, 6, seed=seed)
         counts[kept[0].record["x"].flatten().long()] += 1
-    assert (counts / 2000 - 2 / 6).abs().max() < 0.04
+    assert (counts / 1000 - 2 / 6).abs().max() < 0.06
 
 
 def test_herding_drops_its_last_choices(network):
@@ -302,7 +303,7 @@ def test_nothing_older_than_asked_for_is_in_any_locker(train_for):
 
 def test_a_reservoir_is_a_uniform_sample_of_all_that_was_seen():
     """Every sample has the same chance, and so has every pair."""
-    sizes, size, runs = (7, 1, 4, 12), 5, 4000
+    sizes, size, runs = (7, 1, 4, 12), 5, 1500
     n, first = sum(sizes), torch.tensor([0, 7, 8, 12])
     inside = torch.zeros(runs, n, dtype=torch.float64)
     for seed in range(runs):
@@ -310,9 +311,9 @@ def test_a_reservoir_is_a_uniform_sample_of_all_that_was_seen():
             if k.record:
                 inside[seed, first[k.key] + k.record["x"].flatten().long() - 100 * k.key] = 1
     assert (inside.sum(1) == size).all()
-    assert (inside.mean(0) - size / n).abs().max() < 0.03  # 4.7 standard errors
+    assert (inside.mean(0) - size / n).abs().max() < 0.045  # 4.3 standard errors
     pairs = (inside.T @ inside / runs).fill_diagonal_(0)[~torch.eye(n, dtype=torch.bool)]
-    assert (pairs - size * (size - 1) / (n * (n - 1))).abs().max() < 0.015
+    assert (pairs - size * (size - 1) / (n * (n - 1))).abs().max() < 0.02
 
 
 def test_a_reservoir_takes_all_until_it_is_full():
@@ -342,23 +343,20 @@ def test_data_sets_that_have_nothing_left_are_still_counted(network):
 
 def test_places_of_deleted_samples_are_given_away_fairly():
     """After a deletion, what was there before and what comes later have the same chances."""
-    memory, runs = CoreSet(4, "reservoir"), 4000
+    memory, runs = CoreSet(4, "reservoir"), 1500
     counts = torch.zeros(20, dtype=torch.float64)
     for seed in range(runs):
         (kept,) = visits(memory, 10, seed=seed)
         stay = kept.record["x"].flatten() >= 5  # half of the data are deleted
-        if stay.any():
-            left = {name: tensor[stay] for name, tensor in kept.record.items()}
-            kept = Keepsake(0, 0, 0, 10, left)
-        else:
-            kept = Keepsake(0, 0, 0, 10, {})
+        left = {name: tensor[stay] for name, tensor in kept.record.items()} if stay.any() else {}
+        kept = Keepsake(0, 0, 0, 10, left)
         source = generator(seed + runs)
         record = memory.observe(None, None, samples(10, 1), source)
         for k in memory.retain((kept,), [Keepsake(1, 0, 1, 10, record)], source):
             if k.record:
                 counts[(k.record["x"].flatten() - 90 * k.key).long()] += 1
     assert counts[:5].sum() == 0
-    assert (counts[5:] / runs - 4 / 20).abs().max() < 0.03
+    assert (counts[5:] / runs - 4 / 20).abs().max() < 0.045
 
 
 def test_a_reservoir_in_a_run_holds_as_many_as_asked_for(train_for, scenario, data):
@@ -374,7 +372,7 @@ def test_a_reservoir_in_a_run_holds_as_many_as_asked_for(train_for, scenario, da
 
 @pytest.mark.parametrize("select", ["uniform", "herding", "reservoir", "balanced"])
 def test_every_selection_replays_and_resumes(select, train_for, data):
-    world = Window(clients=3, size=20, overlap=0.5).on(data, seed=0)
+    world = Window(clients=3, subsets=20, client_alpha=1.0).on(data, seed=0)
     method = Method(memory=CoreSet(8, select))
     straight = train_for(method, 8, scenario=world)
     half = train_for(method, 4, scenario=world)

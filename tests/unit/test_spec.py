@@ -5,7 +5,7 @@ import tomllib
 import msgspec
 import pytest
 
-from chronofed import CoreSet, Experiment, Fresh, Method, Table, Train
+from chronofed import Calendar, CoreSet, Experiment, Fresh, Method, Table, Taylor, Train
 from chronofed.errors import IncompatibleError, SpecError
 from chronofed.experiments import spec
 from chronofed.experiments.reader import read
@@ -93,6 +93,26 @@ def test_build_refuses_a_client_memory_with_stateless_clients():
         IncompatibleError, match=r"^method.memory: CoreSet keeps its state on the client"
     ):
         experiment.build()
+
+
+@pytest.mark.parametrize(
+    ("memory", "message"),
+    [
+        (Taylor(layers={"head.*": 1.0}), r"^method.memory.layers: no parameter .* matches head"),
+        (CoreSet(select="herding", layer="nose"), r"^method.memory.layer: .*nose"),
+    ],
+)
+def test_build_refuses_a_memory_that_does_not_fit_the_model(memory, message):
+    with pytest.raises(SpecError, match=message):
+        Experiment(rounds=2, method=Method(memory=memory)).build()
+
+
+def test_build_refuses_data_without_a_test_set(tmp_path):
+    rows = "".join(f"{k % 2},{k % 3},{k},{k}\n" for k in range(30))
+    (tmp_path / "t.csv").write_text("y,client,time,x\n" + rows)
+    data = Table(path=str(tmp_path / "t.csv"), period="10", holdout=0.0)
+    with pytest.raises(SpecError, match=r"^data: no test samples; hold some rows out"):
+        Experiment(data=data, scenario=Calendar()).build()
 
 
 def test_augmentation_reaches_the_objective():

@@ -56,6 +56,10 @@ class Backbone(Kind, kw_only=True):
         """First state of a client that was never seen before."""
         return {}
 
+    def broadcast(self, server: Record) -> Record:
+        """The part of the server's state that clients need, and so travels."""
+        return server
+
     def prepare(self, server: Record, local: Local) -> Record:  # noqa: ARG002
         """What a client sends in the exchange that begins a round, where there is one."""
         return {}

@@ -80,6 +80,11 @@ class FedOpt(_Cautious, tag="fedopt"):
         """As the inner backbone."""
         return self.backbone.init_client(params)
 
+    def broadcast(self, server: Record) -> Record:
+        """As the inner backbone; the optimiser's state stays on the server."""
+        inner = {name: tensor for name, tensor in server.items() if not name.startswith("opt_")}
+        return self.backbone.broadcast(inner)
+
     def prepare(self, server: Record, local: Local) -> Record:
         """As the inner backbone."""
         return self.backbone.prepare(server, local)

@@ -20,7 +20,8 @@ class Scaffold(Backbone, tag="scaffold"):
 
     :math:`a_i = K`, the number of steps; with momentum on the client it is FedNova's
     :func:`~chronofed.backbones.fednova.effective_steps`, so that option II still averages gradients. Controls
-    count equally, as :math:`c = \frac1N \sum_i c_i` demands; models by the weights of the clients.
+    count equally, as :math:`c = \frac1N \sum_i c_i` demands; models by the weights of the clients. Since all
+    local steps lead along :math:`c`, it is the plain mean of the objectives that is minimised in either case.
 
     Attributes:
         option: How a client renews its control: from the steps it took (``II``) or by a full gradient (``I``).

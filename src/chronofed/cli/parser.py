@@ -51,6 +51,15 @@ class _Commands:
         parser.add_argument("--data", type=Path, metavar="DIR", help="folder of data files")
 
     @staticmethod
+    def _samples(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--samples",
+            type=Path,
+            metavar="FILE",
+            help="draw what clients keep in the end (.png, .svg or .pdf)",
+        )
+
+    @staticmethod
     def _spec(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("spec", type=Path, metavar="SPEC.toml", help="the specification")
         parser.add_argument(
@@ -86,10 +95,12 @@ def _add_running(commands: _Commands) -> None:
     demo.add_argument("--seeds", type=int, default=3, help="number of seeds (default 3)")
     demo.add_argument("-o", "--output", type=Path, metavar="DIR", help="where to put the runs")
 
-    run = commands.add("run", "carry out an experiment", "spec", "data", "quiet", "json")
+    run = commands.add("run", "carry out an experiment", "spec", "data", "samples", "quiet", "json")
     run.add_argument("-o", "--output", type=Path, metavar="DIR", help="directory of the run")
 
-    resume = commands.add("resume", "continue a run that was stopped", "data", "quiet", "json")
+    resume = commands.add(
+        "resume", "continue a run that was stopped", "data", "samples", "quiet", "json"
+    )
     resume.add_argument("run", type=Path, metavar="RUN", help="directory of the run")
 
 

@@ -5,8 +5,11 @@ from pathlib import Path
 
 from chronofed.cli.output import emit, emit_json, note
 from chronofed.cli.progress import progress
+from chronofed.errors import RunError, SpecError
 from chronofed.experiments import runner, spec
 from chronofed.records import RunDirectory
+from chronofed.records.checkpoint import load_latest
+from chronofed.reports.samples import check_picture, draw_samples
 from chronofed.reports.terminal import comparison
 from chronofed.reports.view import RunView, groups
 
@@ -14,9 +17,10 @@ from chronofed.reports.view import RunView, groups
 def main(options: Namespace) -> int:
     """Carry out an experiment."""
     experiment = spec.load(options.spec, options.set, options.data)
+    check_samples(experiment, options)
     path = options.output or Path("runs") / default_name(experiment)
     directory = runner.start(experiment, path, options.data)
-    return work(directory, experiment.name, options)
+    return work(directory, experiment, options)
 
 
 def default_name(experiment: spec.Experiment) -> str:
@@ -25,12 +29,43 @@ def default_name(experiment: spec.Experiment) -> str:
     return f"{safe}-{experiment.fingerprint()}-s{experiment.seed}"
 
 
-def work(directory: RunDirectory, name: str, options: Namespace) -> int:
+def work(directory: RunDirectory, experiment: spec.Experiment, options: Namespace) -> int:
     """Bring a run to its end and show the result."""
     with progress(options.quiet or options.json) as bars:
-        summary = runner.proceed(directory, options.data, bars.watch(name), note)
+        summary = runner.proceed(directory, options.data, bars.watch(experiment.name), note)
     if options.json:
         emit_json({"run": str(directory.path), **summary})
     else:
         emit(comparison(groups([RunView.read(directory.path)]), title=f"run: {directory.path}"))
+    if options.samples:
+        _draw_samples(directory, experiment, options)
     return 0
+
+
+def check_samples(experiment: spec.Experiment, options: Namespace) -> None:
+    """Refuse, before anything is trained, to draw samples where there will be none.
+
+    Raises:
+        SpecError: If clients keep no samples, or none that are images.
+    """
+    if not options.samples:
+        return
+    memory = experiment.method.memory
+    if memory.home != "client":
+        msg = (
+            f"--samples: with {type(memory).__name__} clients keep no samples to draw; "
+            "leave it out, or choose a memory that keeps some, e.g. core-set or generative"
+        )
+        raise SpecError(msg)
+    task, _, _ = experiment.build(options.data)
+    check_picture(options.samples, task.data.shape)
+
+
+def _draw_samples(directory: RunDirectory, experiment: spec.Experiment, options: Namespace) -> None:
+    """Draw what clients keep at the end of the run."""
+    snapshot, _ = load_latest(directory.checkpoints)
+    if snapshot is None:
+        raise RunError(f"{directory.path} has no checkpoint left to take samples from")
+    task, _, _ = experiment.build(options.data)
+    draw_samples(snapshot.lockers, options.samples, task.data.classes)
+    note(f"samples: {options.samples}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
 
 from chronofed.config import Config, Count, Natural
 from chronofed.deletion import Deletion
@@ -107,6 +108,8 @@ class Experiment(Config):
             msg = "rounds: missing (this scenario has no end of its own)"
             raise SpecError(msg)
         check(self.method, scenario, rounds)
+        one = task.samples(np.zeros(1, dtype=np.int64))
+        self.method.memory.check(task.objective(), task.initial(self.seed)[0], one)
         return task, scenario, rounds
 
     def resolved(self) -> str:

@@ -59,6 +59,9 @@ class Memory(Kind):
     pollutes: ClassVar[bool] = False
     """Whether what it replays is not real data, so that BatchNorm must be refreshed after training."""
 
+    def check(self, objective: Objective, params: Vector, samples: Samples) -> None:
+        """Raise :class:`~chronofed.errors.SpecError` unless it fits the model; before anything starts."""
+
     @abstractmethod
     def observe(
         self, objective: Objective, params: Vector, samples: Samples, generator: Generator

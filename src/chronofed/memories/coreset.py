@@ -65,6 +65,11 @@ class CoreSet(Memory, tag="core-set"):
                 )
                 raise ValueError(msg)
 
+    def check(self, objective: Objective, params: Vector, samples: Samples) -> None:
+        """The layer of herding must be one of the model's."""
+        if self.select == "herding":
+            self._features(objective, params, samples)
+
     def observe(
         self, objective: Objective, params: Vector, samples: Samples, generator: Generator
     ) -> Record:

@@ -36,6 +36,9 @@ class Generative(Memory, tag="generative"):
     taken as at least 2 % of that range, so that a class of one sample has some, too. Classes have quotas in
     proportion to their samples. A data set that comes back replaces what was made of it.
 
+    Made samples are worse than real ones, and in the plain union (``merged``) they soon outnumber the
+    present: weights that leave the present a share of its own (``fixed``, ``optimal``) suit them better.
+
     What is kept was made, but from statistics of a few local samples (a class with a single one gives that
     sample, blurred), and so it stays on the client like a core set. It cannot be told which real samples a
     made one came from: a request to delete single samples leaves it until their data set comes back without

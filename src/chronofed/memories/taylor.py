@@ -68,6 +68,10 @@ class Taylor(Memory, tag="taylor"):
         layers = frozenset(self.layers.items())  # a dict has no hash of its own
         return hash((self.curvature, layers, self.buffer, self.unit, self.mode))
 
+    def check(self, objective: Objective, params: Vector, samples: Samples) -> None:  # noqa: ARG002
+        """There must be parameters to remember."""
+        list(self._chosen(objective.names))
+
     def observe(
         self, objective: Objective, params: Vector, samples: Samples, generator: Generator
     ) -> Record:

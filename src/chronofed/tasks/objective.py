@@ -13,7 +13,7 @@ from chronofed.tasks.models import Scale
 from chronofed.types import Batch, Samples, Spans, Vector
 
 CHUNK = 256  # samples of one pass: bounds memory
-SAMPLES_AT_ONCE = 32  # whose single gradients are held at a time
+NUMBERS_AT_ONCE = 2**23  # of single samples' gradients that are held at a time
 Augment = Callable[[Tensor, Generator], Tensor]
 
 
@@ -105,8 +105,9 @@ class TorchObjective:
 
         each = vmap(grad(loss), in_dims=(None, 0, 0))
         total = torch.zeros_like(take(params, spans))
+        at_once = max(1, min(CHUNK, NUMBERS_AT_ONCE // len(total)))
         for x, y, weight in zip(
-            *(torch.split(t, SAMPLES_AT_ONCE) for t in (batch.x, batch.y, batch.weight)),
+            *(torch.split(t, at_once) for t in (batch.x, batch.y, batch.weight)),
             strict=True,
         ):
             gradients = each(chosen, self.encode(x), y)
@@ -154,8 +155,9 @@ class TorchObjective:
         for norm in norms:
             norm.reset_running_stats()
             norm.momentum = None  # torch's way to say: the mean over all batches
+        parts = -(-len(samples) // CHUNK)  # of equal size, because they count the same
         with no_grad():
-            for part in torch.split(samples.x, CHUNK):
+            for part in torch.tensor_split(samples.x, parts):
                 self.flat.module(part)
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum

@@ -97,7 +97,10 @@ class Adaptive(RoundWeights, tag="adaptive"):
             products, weight = round_.products(before[lag]) if lag in before else (0.0, 0.0)
             new[f"lag{lag}"] = _faded(state, f"lag{lag}", fade, products, weight)
         new |= _all_pairs(state, round_, fade)
-        for lag, earlier in {1: round_, **{k + 1: r for k, r in before.items() if k + 1 in LAGS}}.items():
+        for lag, earlier in {
+            1: round_,
+            **{k + 1: r for k, r in before.items() if k + 1 in LAGS},
+        }.items():
             new[f"clients{lag}"], new[f"centred{lag}"] = earlier.clients, earlier.centred
         return new
 
@@ -178,7 +181,9 @@ def _all_pairs(state: Record, round_: _Round, fade: float) -> dict[str, Tensor]:
     known = torch.unique(torch.cat([state.get("known", round_.clients[:0]), round_.clients]))
     width = round_.centred.shape[1]
     total = torch.zeros(len(known), width, dtype=torch.float64)
-    tally = torch.zeros(len(known), 3, dtype=torch.float64)  # sum of squares, of weights, of their squares
+    tally = torch.zeros(
+        len(known), 3, dtype=torch.float64
+    )  # sum of squares, of weights, of their squares
     if "known" in state:
         old = torch.searchsorted(known, state["known"])
         fades = torch.tensor([fade**2, fade, fade**2], dtype=torch.float64)

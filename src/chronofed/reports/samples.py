@@ -1,0 +1,188 @@
+"""What clients keep, as a picture: a row a client, with samples of its latest data sets.
+
+Samples come as arrays, or as anything that NumPy can read as such, so that torch is not needed here.
+"""
+
+import io
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chronofed.errors import MissingExtraError, SpecError, StorageError
+from chronofed.records.atomic import write_atomic
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from chronofed.protocol import Locker
+
+FORMATS = ("png", "svg", "pdf")
+SETS = 3  # data sets of a client
+MOST_CLIENTS = 24  # rows of one picture
+
+_INK = "#3a3f47"
+_TILE = 0.62  # inches for a sample
+_LINE = 0.95  # inches for a client: its samples, and the names of their classes
+_SIDE = 0.8  # inches for the names of clients
+_HEAD = 0.35
+_DPI = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Some samples of one data set."""
+
+    round: int  # when it was seen last
+    images: NDArray[Any]  # (n, channels, height, width)
+    labels: NDArray[np.int64]  # (n,)
+
+
+def check_picture(path: str | os.PathLike[str], shape: Sequence[int]) -> None:
+    """Refuse what cannot be drawn, before any work is done.
+
+    Args:
+        path: Where the picture is to be.
+        shape: Shape of one sample.
+
+    Raises:
+        SpecError: If the samples are no images, or the file's ending is unknown.
+        StorageError: If there is no such folder.
+        MissingExtraError: If matplotlib is not installed.
+    """
+    target = Path(path)
+    if target.suffix[1:].lower() not in FORMATS:
+        msg = f"cannot draw '{target}': use a file ending of {', '.join('.' + f for f in FORMATS)}"
+        raise SpecError(msg)
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        msg = f"cannot draw samples of shape {tuple(shape)}: only images, (1 or 3, height, width)"
+        raise SpecError(msg)
+    if not target.absolute().parent.is_dir():
+        raise StorageError(f"cannot write {target}: there is no folder {target.parent}; make it")
+    _figure_type()
+
+
+def draw_samples(
+    lockers: "Mapping[int, Locker]",
+    path: str | os.PathLike[str],
+    classes: Sequence[str] = (),
+    per_client: int = 12,
+) -> Path:
+    """Draw what clients keep: a row a client, its latest data sets from left to right.
+
+    Args:
+        lockers: What clients keep (:attr:`chronofed.loop.Snapshot.lockers`).
+        path: Where to; the ending chooses PNG, SVG or PDF.
+        classes: Names of the classes; by default their numbers.
+        per_client: Samples of a client, shared by its latest data sets, of which there are at most three.
+
+    Returns:
+        The path.
+
+    Raises:
+        SpecError: If no client keeps any samples, or they are no images.
+    """
+    rows = {client: latest(locker, per_client) for client, locker in sorted(lockers.items())}
+    rows = {client: groups for client, groups in rows.items() if groups}
+    if not rows:
+        raise SpecError("nothing to draw: no client keeps any samples")
+    first = next(iter(rows.values()))[0]
+    check_picture(path, first.images.shape[1:])
+    target = Path(path)
+    drawn = io.BytesIO()
+    figure = _figure(rows, classes, max(1, per_client // SETS))
+    figure.savefig(drawn, format=target.suffix[1:].lower(), dpi=_DPI)
+    write_atomic(target, drawn.getvalue())
+    return target
+
+
+def latest(locker: "Locker", most: int) -> list[Group]:
+    """At most ``most`` samples of the latest data sets that a client keeps samples of."""
+    kept = [keepsake for keepsake in locker.kept if {"x", "y"} <= set(keepsake.record)]
+    newest = sorted(kept, key=lambda keepsake: -keepsake.round)[:SETS]
+    each = max(1, most // SETS)
+    return [
+        Group(k.round, np.asarray(k.record["x"])[:each], np.asarray(k.record["y"])[:each])
+        for k in newest[:most]
+    ]
+
+
+def _figure_type() -> "type[Figure]":
+    """Matplotlib's figure, without pyplot: nothing global is touched and no window can open."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("matplotlib", "plot", "drawing samples") from None
+    return Figure
+
+
+def _figure(rows: dict[int, list[Group]], classes: Sequence[str], each: int) -> "Figure":
+    """All rows, or as many as there is room for, which is then said."""
+    shown = dict(list(rows.items())[:MOST_CLIENTS])
+    width = SETS * (each + 0.5)
+    figure = _figure_type()(
+        figsize=(_SIDE + width * _TILE, _HEAD + len(shown) * _LINE), facecolor="white"
+    )
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_xlim(-_SIDE / _TILE, width)
+    axes.set_ylim(len(shown) * _LINE / _TILE, -_HEAD / _TILE)
+    axes.set_axis_off()
+    low, high = _range(shown)
+    for line, (client, groups) in enumerate(shown.items()):
+        top = line * _LINE / _TILE
+        name = f"client {client}"
+        axes.text(-0.2, top + 0.5, name, ha="right", va="center", color=_INK, fontsize=8)
+        for place, group in enumerate(groups):
+            _draw_group(axes, group, (place * (each + 0.5), top), (low, high), classes)
+    axes.set_aspect("equal")  # images have set it to something else
+    if len(rows) > len(shown):
+        note = f"the first {len(shown)} of {len(rows)} clients"
+        axes.text(width - 0.5, -0.3, note, ha="right", color=_INK, fontsize=8)
+    return figure
+
+
+def _draw_group(
+    axes: "Axes",
+    group: Group,
+    corner: tuple[float, float],
+    limits: tuple[float, float],
+    classes: Sequence[str],
+) -> None:
+    """Samples side by side, their classes below, and above them when the data set was seen."""
+    left, top = corner
+    axes.text(left, top - 0.06, f"round {group.round}", color=_INK, fontsize=6, va="bottom")
+    for number, (image, label) in enumerate(zip(_pixels(group, limits), group.labels, strict=True)):
+        edges = (left + number + 0.03, left + number + 0.97, top + 0.97, top + 0.03)
+        axes.imshow(image, extent=edges, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        name = classes[label] if len(classes) else str(label)
+        axes.text(
+            left + number + 0.5,
+            top + 1.03,
+            name,
+            ha="center",
+            va="top",
+            fontsize=5,
+            color=_INK,
+            parse_math=False,  # "$" is a "$"
+        )
+
+
+def _pixels(group: Group, limits: tuple[float, float]) -> Iterator[NDArray[np.float64]]:
+    """Images with numbers in [0, 1]: ``(height, width)`` in grey, ``(height, width, 3)`` in colour."""
+    low, high = limits
+    for image in group.images:
+        scaled = np.clip((image.astype(np.float64) - low) / max(high - low, 1e-12), 0, 1)
+        yield scaled[0] if len(scaled) == 1 else np.moveaxis(scaled, 0, -1)
+
+
+def _range(rows: dict[int, list[Group]]) -> tuple[float, float]:
+    """Of bytes all that there are; of other numbers those that occur."""
+    images = [group.images for groups in rows.values() for group in groups]
+    if images[0].dtype == np.uint8:
+        return 0.0, 255.0
+    return float(min(x.min() for x in images)), float(max(x.max() for x in images))

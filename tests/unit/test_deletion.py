@@ -1,0 +1,179 @@
+"""Forgetting on request: what was deleted plays no part in any later round."""
+
+import numpy as np
+import pytest
+import torch
+
+from chronofed import CoreSet, Forget, Generative, Method, Subsets, Train, run
+from chronofed.deletion import Deletion, apply_deletions, without
+from chronofed.engines import SerialEngine
+from chronofed.memories import Keepsake
+from chronofed.protocol import Locker
+from chronofed.records.checkpoint import decode, encode
+from chronofed.scenarios import Plan, Visit
+
+ROUND, ROUNDS = 3, 8
+SELECTIONS = ["uniform", "herding", "reservoir", "balanced"]
+
+
+class Recorder(SerialEngine):
+    """Remembers which samples clients were given."""
+
+    def map(self, method, orders, plan):
+        self.plans.append(plan)
+        return super().map(method, orders, plan)
+
+
+@pytest.fixture(scope="module")
+def world(data):
+    """Two data sets a client: what is deleted would come back soon."""
+    return Subsets(clients=4, subsets=2, client_alpha=1.0).on(data, seed=0)
+
+
+@pytest.fixture(scope="module")
+def snapshots(world, task):
+    """All snapshots of a run, and the plans that its clients were given."""
+
+    def snapshots(method, deletions=(), start=None, scenario=world):
+        engine = Recorder(task)
+        engine.plans = []
+        settings = Train(lr=0.1, batch_size=16, steps=2)
+        done = run(
+            method,
+            scenario,
+            task,
+            rounds=ROUNDS,
+            train=settings,
+            engine=engine,
+            start=start,
+            deletions=deletions,
+        )
+        return list(done), engine.plans
+
+    return snapshots
+
+
+def rows_kept(snapshot) -> set[int]:
+    return {
+        row
+        for locker in snapshot.lockers.values()
+        for k in locker.kept
+        if k.record
+        for row in k.record["rows"].tolist()
+    }
+
+
+def rows_given(plan) -> set[int]:
+    return {row for visit in plan.visits.values() for row in visit.indices.tolist()}
+
+
+@pytest.mark.parametrize("select", SELECTIONS)
+def test_deleted_samples_are_in_no_later_locker_and_plan(select, snapshots):
+    method = Method(memory=CoreSet(10, select))
+    before, plans = snapshots(method)
+    doomed = sorted(rows_kept(before[ROUND - 1]))[
+        ::3
+    ]  # of all clients, kept when the request comes
+    assert all(set(doomed) & rows_given(plan) for plan in plans[ROUND:])
+
+    after, plans = snapshots(method, [Deletion(ROUND, rows=tuple(doomed))])
+    assert set(doomed) <= rows_kept(after[ROUND - 1])
+    assert not any(set(doomed) & rows_kept(snapshot) for snapshot in after[ROUND:])
+    assert not any(set(doomed) & rows_given(plan) for plan in plans[ROUND:])
+    others = rows_kept(before[ROUND - 1]) - set(doomed)
+    if select != "reservoir":  # where new samples may take the place of old ones
+        assert others & rows_kept(after[ROUND])
+
+
+@pytest.mark.parametrize("memory", [CoreSet(10), CoreSet(10, "reservoir"), Generative(5, 3)])
+def test_a_deleted_client_is_in_no_later_locker_and_plan(memory, snapshots):
+    after, plans = snapshots(Method(memory=memory), [Deletion(ROUND, clients=(1, 2))])
+    assert all(set(snapshot.lockers) == {0, 1, 2, 3} for snapshot in after[:ROUND])
+    assert all(set(snapshot.lockers) == {0, 3} for snapshot in after[ROUND:])
+    assert all(set(plan.visits) == {0, 1, 2, 3} for plan in plans[:ROUND])
+    assert all(set(plan.visits) == {0, 3} for plan in plans[ROUND:])
+
+
+def test_what_happened_before_the_deletion_stays_and_what_comes_after_does_not(snapshots, world):
+    method = Method(memory=CoreSet(10))
+    doomed = tuple(world.at(0).visits[0].indices[:20].tolist())
+    plain, _ = snapshots(method)
+    deleted, _ = snapshots(method, [Deletion(ROUND, rows=doomed)])
+    same = [encode(a) == encode(b) for a, b in zip(plain, deleted, strict=True)]
+    assert same[:ROUND] == [True] * ROUND
+    assert not torch.equal(plain[-1].params, deleted[-1].params)
+
+
+@pytest.mark.parametrize("memory", [CoreSet(10), CoreSet(10, "reservoir"), Generative(5, 3)])
+@pytest.mark.parametrize("stop", [ROUND - 1, ROUND, ROUND + 1])
+def test_resuming_across_a_deletion_equals_the_straight_run(memory, stop, snapshots, world):
+    visit = world.at(0).visits[0]
+    deletions = [
+        Deletion(ROUND, rows=tuple(visit.indices[::2].tolist())),
+        Deletion(ROUND, clients=(2,)),
+        Deletion(ROUND + 2, rows=(int(visit.indices[1]),)),
+    ]
+    method = Method(memory=memory)
+    straight, _ = snapshots(method, deletions)
+    resumed, _ = snapshots(method, deletions, start=decode(encode(straight[stop - 1])))
+    assert encode(resumed[-1]) == encode(straight[-1])
+
+
+def test_a_data_set_that_is_deleted_whole_is_gone(snapshots, world):
+    visit = world.at(0).visits[0]
+    deletion = Deletion(ROUND, rows=tuple(visit.indices.tolist()))
+    after, plans = snapshots(Method(memory=CoreSet(10)), [deletion])
+    assert visit.key in {k.key for k in after[ROUND - 1].lockers[0].kept}
+    for snapshot in after[ROUND:]:
+        assert visit.key not in {k.key for k in snapshot.lockers[0].kept}
+    absent = [t for t in range(ROUND, ROUNDS) if world.at(t).visits[0].key == visit.key]
+    assert absent
+    assert all(0 not in plans[t].visits for t in absent)
+
+
+def test_a_run_without_a_memory_deletes_too(snapshots, world):
+    row = int(world.at(0).visits[0].indices[0])
+    _, plans = snapshots(Method(memory=Forget()), [Deletion(0, rows=(row,))])
+    assert not any(row in rows_given(plan) for plan in plans)
+
+
+def test_nobody_left_is_a_round_in_which_nothing_happens(snapshots):
+    deletion = Deletion(ROUND, clients=(0, 1, 2, 3))
+    after, plans = snapshots(Method(memory=CoreSet(10)), [deletion])
+    assert len(plans) == ROUND
+    assert after[-1].round == ROUNDS
+    assert torch.equal(after[-1].params, after[ROUND - 1].params)
+    assert after[-1].lockers == {}
+
+
+# --- the two halves by themselves --------------------------------------------------------------------
+
+
+def test_a_plan_loses_rows_and_clients_from_the_round_on():
+    plan = Plan(5, {0: Visit(np.array([4, 2, 9]), 7), 1: Visit(np.array([1]), 8)})
+    assert without(plan, [Deletion(6, rows=(2,))]) is plan
+    left = without(plan, [Deletion(5, rows=(2,)), Deletion(0, rows=(1, 4))])
+    assert [(i, v.indices.tolist(), v.key) for i, v in left.visits.items()] == [(0, [9], 7)]
+    assert list(without(plan, [Deletion(5, clients=(0,))]).visits) == [1]
+
+
+def test_a_locker_keeps_what_was_not_deleted():
+    record = {
+        "x": torch.arange(6).view(3, 2),
+        "y": torch.tensor([0, 1, 2]),
+        "rows": torch.tensor([5, 6, 7]),
+    }
+    whole, nameless = Keepsake(0, 0, 0, 9, record), Keepsake(1, 0, 1, 9, {"x": record["x"]})
+    state = {"control": torch.ones(2)}
+    lockers = {0: Locker(state, (whole, nameless)), 1: Locker()}
+    apply_deletions(lockers, [Deletion(rows=(6, 99)), Deletion(clients=(1, 8))])
+    assert set(lockers) == {0}
+    first, second = lockers[0].kept
+    assert {name: t.tolist() for name, t in first.record.items()} == {
+        "x": [[0, 1], [4, 5]],
+        "y": [0, 2],
+        "rows": [5, 7],
+    }
+    assert (first.size, second, lockers[0].state) == (9, nameless, state)
+    apply_deletions(lockers, [Deletion(rows=(5, 7))])
+    assert lockers[0].kept == (nameless,)
