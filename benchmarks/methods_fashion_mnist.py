@@ -20,7 +20,7 @@ from chronofed import (
     FedAvg,
     FedProx,
     Fisher,
-    # Generative,
+    Generative,
     Hutchinson,
     Method,
     MimeLite,
@@ -45,11 +45,12 @@ METHODS = {
     "CFL-Reg (Hutchinson)": Method(FedAvg(), Taylor(Hutchinson())),
     "CFL-Reg (Fisher)": Method(FedAvg(), Taylor(Fisher())),
     "CFL-Reg-Full (Hutchinson)": Method(FedAvg(), Taylor(Hutchinson(), layers=FULL)),
+    "CFL-Reg-Full (practice)": Method(FedAvg(), Taylor(Hutchinson(), layers=FULL, mode="practice")),
     "CFL-Reg + FedProx": Method(FedProx(0.1), Taylor(Hutchinson())),
     "CFL-Core-Set (uniform, 100)": Method(FedAvg(), CoreSet(100)),
     "CFL-Core-Set (herding, 100)": Method(FedAvg(), CoreSet(100, select="herding")),
     "CFL-Core-Set (adaptive weights)": Method(FedAvg(), CoreSet(100), Adaptive()),
-    # "CFL-Generative (50)": Method(FedAvg(), Generative(50)),
+    "CFL-Generative (50)": Method(FedAvg(), Generative(50)),
 }
 PAPER = {"FedAvg": 86.75, "CFL-Reg (Hutchinson)": 87.02, "CFL-Core-Set (uniform, 100)": 88.32}
 PAPER["CFL-Reg-Full (Hutchinson)"] = 77.37

@@ -10,10 +10,13 @@ from methods import BACKBONES, EVERY, MEMORIES, method, name
 from torch import nn
 
 from chronofed import (
+    Adaptive,
     Classification,
+    Correlated,
     Ditto,
     FedAvg,
     FedProx,
+    Fixed,
     Forget,
     Fresh,
     Merged,
@@ -137,7 +140,11 @@ def test_a_past_without_weight_is_forgotten(backbone, memory, train_for):
     assert torch.equal(train_for(weightless, 5).params, train_for(forgetful, 5).params)
 
 
-@pytest.mark.parametrize("weights", [Merged(), Uniform(), Optimal(drift=1.0, loss=0.1)], ids=name)
+@pytest.mark.parametrize(
+    "weights",
+    [Merged(), Uniform(), Fixed(0.5), Optimal(1.0, 0.1), Correlated(1.0, 0.1, 0.5), Adaptive()],
+    ids=name,
+)
 @pytest.mark.parametrize("method", EVERY)
 def test_every_weighting_composes_with_every_method(method, weights, train_for):
     chosen = msgspec.structs.replace(method, weights=weights)

@@ -4,9 +4,20 @@ import numpy as np
 import pytest
 import torch
 
+from chronofed import (
+    Adaptive,
+    Classification,
+    CoreSet,
+    FedAvg,
+    Linear,
+    Method,
+    Subsets,
+    Train,
+    run,
+)
+from chronofed.metrics.evaluation import Evaluate, Evaluator
 from chronofed.probe import sketch
 from chronofed.weights import Correlated, Merged, Optimal, Timeline
-from chronofed.weights.adaptive import Adaptive
 
 ROUNDS = 50
 
@@ -142,3 +153,24 @@ def test_sketches_keep_inner_products():
     assert float(sketch(x) @ sketch(y)) == pytest.approx(float(x @ y), rel=0.1)
     short = torch.ones(7)
     assert sketch(short).tolist() == [1.0] * 7
+
+
+def test_estimates_are_measures_of_the_run():
+    weights, state = learn(world(0, 10, 1.0, 4.0), loss=0.25)
+    report = weights.report(state)
+    assert report["estimated_time_drift"] == weights.estimate(state).time
+    assert report["estimated_information_loss"] == 0.5
+    assert weights.report(weights.init()) == {}
+
+
+def test_estimates_agree_with_measurements_in_a_real_run(data):
+    """What is estimated online, beside what a simulation can measure; the model stands almost still."""
+    method = Method(FedAvg(), CoreSet(20), Adaptive())
+    scenario = Subsets(clients=8, subsets=10, client_alpha=1.0).on(data, seed=0)
+    task = Classification(data, Linear())
+    train = Train(lr=1e-4, steps=1)
+    *_, last = run(method, scenario, task, rounds=50, train=train)
+    measures = Evaluator(task, scenario, method, Evaluate(past=10), seed=0)(last).measures
+    for name in ("client_drift", "time_drift", "information_loss"):
+        assert measures[f"estimated_{name}"] == pytest.approx(measures[name], rel=0.2)
+    assert isinstance(method.weights.resolve(last.weights), Optimal | Correlated)

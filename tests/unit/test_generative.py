@@ -146,6 +146,15 @@ def test_samples_stay_in_the_range_of_the_data_and_constant_features_constant(fl
     assert (record["x"][:, 2] == 7.0).all()
 
 
+def test_the_range_holds_where_numbers_are_rounded():
+    x = 37.7 * torch.randn(40, 50, generator=generator()) + 1000 / 3
+    data, objective = Samples(x, torch.arange(40) % 3), TorchObjective(nn.Linear(50, 3))
+    memory = Generative(100, noise=5.0)  # so that many end at the edge
+    made = memory.observe(objective, objective.flat.read(), data, generator())["x"]
+    assert ((made == x.amin(0)) | (made == x.amax(0))).float().mean() > 0.3
+    assert ((made >= x.amin(0)) & (made <= x.amax(0))).all()
+
+
 def test_a_class_of_one_sample_is_that_sample_blurred(flat):
     data = blobs((40, 1, 40))
     (own,) = data.x[data.y == 1]

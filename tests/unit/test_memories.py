@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from chronofed import CoreSet, Forget, Generative, Merged, Method, Mlp, Uniform, Window
+from chronofed import CoreSet, Forget, Generative, Merged, Method, Mlp, Optimal, Uniform, Window
 from chronofed.errors import SpecError
 from chronofed.memories import Keepsake, Moment
 from chronofed.memories.selection import herding
@@ -77,6 +77,12 @@ def test_a_rounds_weight_is_shared_by_its_samples():
     assert surrogate.present == pytest.approx(1 / 3)
     want = torch.tensor([1 / 6] * 2 + [1 / 12] * 4, dtype=torch.float64)
     assert torch.allclose(surrogate.replay.weight, want)
+
+
+def test_what_has_no_weight_is_not_replayed():
+    kept = (keepsake(0, 1, 10), keepsake(1, 2, 30))
+    surrogate = CoreSet().recall(kept, Optimal(drift=0.0, loss=1.0), Moment(2, 9, 60))
+    assert (surrogate.present, surrogate.replay) == (1.0, None)
 
 
 def test_what_is_present_needs_no_remembering():
@@ -301,10 +307,10 @@ def test_nothing_older_than_asked_for_is_in_any_locker(train_for):
 # --- reservoir ---------------------------------------------------------------------------------------
 
 
-def test_a_reservoir_is_a_uniform_sample_of_all_that_was_seen():
+@pytest.mark.parametrize(("sizes", "size"), [((7, 1, 4, 12), 5), ((3, 3, 3, 3), 1)])
+def test_a_reservoir_is_a_uniform_sample_of_all_that_was_seen(sizes, size):
     """Every sample has the same chance, and so has every pair."""
-    sizes, size, runs = (7, 1, 4, 12), 5, 1500
-    n, first = sum(sizes), torch.tensor([0, 7, 8, 12])
+    n, first, runs = sum(sizes), torch.tensor([0, *sizes]).cumsum(0), 1500
     inside = torch.zeros(runs, n, dtype=torch.float64)
     for seed in range(runs):
         for k in visits(CoreSet(size, "reservoir"), *sizes, seed=seed):

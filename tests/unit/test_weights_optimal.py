@@ -82,29 +82,34 @@ def test_optimality_conditions(q, sign):
 
 
 HARD = [  # to drop all that is negative gives a wrong support; then rounds enter while others leave
-    np.array(
-        [
-            [14.0, -11.0, -3.0, 11.0, -9.0],
-            [-11.0, 23.0, 0.0, -9.0, 14.0],
-            [-3.0, 0.0, 7.0, 2.0, 3.0],
-            [11.0, -9.0, 2.0, 14.0, -6.0],
-            [-9.0, 14.0, 3.0, -6.0, 10.0],
-        ]
-    ),
-    np.array(
-        [
-            [6.0, 8.0, 1.0, 4.0, 5.0],
-            [8.0, 11.0, 4.0, 4.0, 8.0],
-            [1.0, 4.0, 31.0, -15.0, 2.0],
-            [4.0, 4.0, -15.0, 14.0, 3.0],
-            [5.0, 8.0, 2.0, 3.0, 19.0],
-        ]
-    ),
+    [
+        [14.0, -11.0, -3.0, 11.0, -9.0],
+        [-11.0, 23.0, 0.0, -9.0, 14.0],
+        [-3.0, 0.0, 7.0, 2.0, 3.0],
+        [11.0, -9.0, 2.0, 14.0, -6.0],
+        [-9.0, 14.0, 3.0, -6.0, 10.0],
+    ],
+    [
+        [6.0, 8.0, 1.0, 4.0, 5.0],
+        [8.0, 11.0, 4.0, 4.0, 8.0],
+        [1.0, 4.0, 31.0, -15.0, 2.0],
+        [4.0, 4.0, -15.0, 14.0, 3.0],
+        [5.0, 8.0, 2.0, 3.0, 19.0],
+    ],
+    [  # several would become negative at once, and not all of them must leave
+        [26.0, 8.0, 5.0, 7.0, -16.0, -16.0],
+        [8.0, 14.0, -2.0, 8.0, -6.0, -8.0],
+        [5.0, -2.0, 19.0, -18.0, -4.0, -6.0],
+        [7.0, 8.0, -18.0, 32.0, 6.0, 7.0],
+        [-16.0, -6.0, -4.0, 6.0, 21.0, 21.0],
+        [-16.0, -8.0, -6.0, 7.0, 21.0, 22.0],
+    ],
 ]
 
 
 @pytest.mark.parametrize("q", HARD)
 def test_rounds_that_were_dropped_too_early_come_back(q):
+    q = np.array(q)
     p, variance = minimise(q)
     assert variance == pytest.approx(brute_force(q), rel=1e-12)
     assert_optimal(q, p, nonnegative=True)
@@ -112,11 +117,14 @@ def test_rounds_that_were_dropped_too_early_come_back(q):
     assert greedy @ q @ greedy > variance + 0.01
 
 
-def test_weights_that_are_not_optimal_are_not_certified():
+def test_weights_that_are_not_optimal_are_not_certified(monkeypatch):
     quadratic._certify(np.eye(2), np.array([0.5, 0.5]))
     for wrong in ([0.6, 0.4], [1.0, 0.0]):
         with pytest.raises(ArithmeticError, match="weights are not optimal"):
             quadratic._certify(np.eye(2), np.array(wrong))
+    monkeypatch.setattr(quadratic, "_improving", lambda *_: None)  # a search that stops too early
+    with pytest.raises(ArithmeticError, match="weights are not optimal"):
+        minimise(HARD[0])
 
 
 def test_a_matrix_that_only_rounding_makes_singular_is_taken_as_such():

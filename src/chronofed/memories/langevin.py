@@ -33,7 +33,7 @@ def langevin(
     Returns:
         Where the walks end.
     """
-    x = start.clone()
+    x = start
     for _ in range(steps):
         kick = torch.randn(x.shape, generator=generator, dtype=x.dtype)
         x = x.sub(gradient(x), alpha=lr).add_(kick, alpha=math.sqrt(2 * lr) * noise)

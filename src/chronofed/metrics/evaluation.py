@@ -102,6 +102,7 @@ class Evaluator:
                 "bytes_up": snapshot.traffic.up,
             }
             measures |= self._on_seen(snapshot) | self._personal(snapshot, test)
+            measures |= self.method.weights.report(snapshot.weights)
             if self.settings.past:
                 pick = (self.task, self.scenario, self.method.memory, self._objective)
                 measures |= past_measures(*pick, snapshot, self.settings.past)

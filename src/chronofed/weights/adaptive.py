@@ -10,6 +10,7 @@ the inner product :math:`C_k = G^2 + \alpha^k D^2` for rounds that lie *k* apart
 centring. Three lags give the correlation and the time drift, all pairs of rounds the client drift.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -113,6 +114,18 @@ class Adaptive(RoundWeights, tag="adaptive"):
         if drifts.correlation > 0:
             return Correlated(drifts.time, drifts.loss, drifts.correlation, cohort=cohort)
         return Optimal(drifts.time, drifts.loss, cohort=cohort)
+
+    def report(self, state: Record) -> dict[str, float]:
+        """The estimates; information loss as a norm, like the one that is measured."""
+        if not int(state["rounds"]):
+            return {}
+        found = self.estimate(state)
+        return {
+            "estimated_client_drift": found.client,
+            "estimated_time_drift": found.time,
+            "estimated_correlation": found.correlation,
+            "estimated_information_loss": math.sqrt(found.loss),
+        }
 
     def estimate(self, state: Record) -> Drifts:
         """The constants as the running sums have them."""

@@ -57,6 +57,10 @@ class RoundWeights(Kind):
         """What they know after a round, from the clients' reports."""
         return state
 
+    def report(self, state: Record) -> dict[str, float]:  # noqa: ARG002
+        """What they have learned, as measures of the run."""
+        return {}
+
     def resolve(self, state: Record) -> "RoundWeights":  # noqa: ARG002
         """Weights with all constants known, to be sent to clients."""
         return self
