@@ -13,7 +13,7 @@ from chronofed.protocol import Locker
 from chronofed.reports import samples as report
 from chronofed.reports.samples import MOST_CLIENTS, check_picture, draw_samples, latest
 
-CLASSES = ("cat", "dog", "$eel^")  # names are taken as they are, not as formulas
+CLASSES = ("cat", "dog", "$eel^$")  # names are taken as they are, not as formulas
 
 
 def keepsake(round_: int, n: int = 6, channels: int = 1, *, dtype=torch.uint8) -> Keepsake:

@@ -6,10 +6,12 @@ from chronofed.backbones.base import Backbone
 
 
 class FedAvg(Backbone, tag="fedavg"):
-    r"""Federated averaging, :math:`w \gets w + \eta_g \sum_i a_i \Delta_i` (``CFL Algorithm Framework``).
+    r"""Federated averaging: the server goes on by the mean of the clients' updates.
 
-    The weights :math:`a_i` of the clients are their shares of the samples, or equal: see
-    :class:`~chronofed.protocol.Method`.
+    .. math:: w \gets w + \eta_g \sum_i a_i \Delta_i
+
+    (``CFL Algorithm Framework``). The weights :math:`a_i` of the clients are their shares of the samples,
+    or equal: see :class:`~chronofed.protocol.Method`.
     """
 
     reference: ClassVar[str] = (

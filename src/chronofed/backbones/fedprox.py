@@ -8,7 +8,9 @@ from chronofed.types import Record, Vector
 
 
 class FedProx(Backbone, tag="fedprox"):
-    r"""FedAvg with the proximal term :math:`\frac{\mu}{2}\|w - w_t\|^2` on every client.
+    r"""FedAvg with a proximal term that ties every client to the server's model.
+
+    .. math:: \min_w\; f_i(w) + \frac{\mu}{2}\|w - w_t\|^2
 
     Attributes:
         mu: Weight of the proximal term; 0 is FedAvg, 0.1 the paper's choice.

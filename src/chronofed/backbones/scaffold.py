@@ -11,7 +11,9 @@ from chronofed.types import Record, Vector
 
 
 class Scaffold(Backbone, tag="scaffold"):
-    r"""Stochastic controlled averaging: local steps :math:`g - c_i + c`, corrected for the client's drift.
+    r"""Stochastic controlled averaging: local steps are corrected for the client's drift.
+
+    A step follows :math:`g - c_i + c`, with controls of the client and of the server.
 
     .. math::
         \text{I:}\; c_i^+ = \nabla f_i(w_t), \qquad

@@ -100,7 +100,7 @@ def describe(family: str, name: str, cls: type[Any]) -> dict[str, Any]:
 def _about(cls: type[Any]) -> str:
     """The first line of the docstring, without references to labels."""
     lines = (cls.__doc__ or cls.__name__).strip().splitlines()
-    return re.sub(r" \(``.*?``\)", "", lines[0])
+    return re.sub(r"(, :math:`.*`| \(``.*?``\))", "", lines[0])
 
 
 def _default(field: Any) -> Any:  # noqa: ANN401 - a msgspec field and its value

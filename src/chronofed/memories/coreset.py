@@ -18,7 +18,9 @@ from chronofed.weights import RoundWeights
 
 
 class CoreSet(Memory, tag="core-set"):
-    r"""Keeps samples of each past data set on the client: :math:`\tilde f_\tau` is their mean loss.
+    r"""Keeps a few samples of each past data set on the client and replays them.
+
+    The approximation :math:`\tilde f_\tau` of a past objective is their mean loss.
 
     A data set that comes back replaces what was kept of it, and while it is present it needs no remembering.
     Whether a sample of the past counts as much as a present one (the paper's union) or a round as much as

@@ -11,7 +11,7 @@ from chronofed.weights import RoundWeights
 
 
 class Forget(Memory, tag="forget"):
-    r"""Keeps nothing, :math:`p_t = 1`: plain federated learning."""
+    r"""Keeps nothing: plain federated learning, :math:`p_t = 1`."""
 
     home: ClassVar[Home] = "nowhere"
 

@@ -18,7 +18,9 @@ LEAST_DEVIATION = 0.02  # of a feature in a class, as a share of the feature's r
 
 
 class Generative(Memory, tag="generative"):
-    r"""Keeps samples made of each past data set on the client: :math:`\tilde f_\tau` is their mean loss.
+    r"""Keeps a few samples made of each past data set on the client and replays them.
+
+    The approximation :math:`\tilde f_\tau` of a past objective is their mean loss.
 
     A sample *x* of class *y* is drawn by Langevin dynamics (the paper's MCMC) from :math:`e^{-E/\sigma^2}`,
     with the model at the end of local training, the noise :math:`\sigma`, and
