@@ -55,6 +55,8 @@ def apply_deletions(lockers: MutableMapping[int, Locker], due: Sequence[Deletion
 
 def _without_rows(keepsake: Keepsake, rows: torch.Tensor) -> Keepsake | None:
     """A keepsake without some samples; ``None`` if nothing is left of it."""
+    if torch.isin(keepsake.record.get("sources", rows[:0]), rows).any():
+        return None  # made of all of them together
     if "rows" not in keepsake.record or not len(rows):
         return keepsake
     stay = ~torch.isin(keepsake.record["rows"], rows)

@@ -129,8 +129,9 @@ class _Server:
     clock: Clock
 
     def rounds(self, scenario: Scenario, now: Snapshot, last: int | None) -> Iterator[Snapshot]:
+        now = self._forget(now, [d for d in self.deletions if d.round < now.round])
         while last is None or now.round < last:
-            now = self._forget(now)
+            now = self._forget(now, [d for d in self.deletions if d.round == now.round])
             plan = without(scenario.at(now.round), self.deletions)
             with one_thread():
                 now = self._round(now, plan) if plan.visits else replace(now, round=now.round + 1)
@@ -151,9 +152,8 @@ class _Server:
         with self.clock("aggregate"):
             return replace(self._next(now, results), traffic=traffic.after(orders, results))
 
-    def _forget(self, now: Snapshot) -> Snapshot:
-        """Carry out the deletions that are due."""
-        due = [deletion for deletion in self.deletions if deletion.round == now.round]
+    def _forget(self, now: Snapshot, due: Sequence[Deletion]) -> Snapshot:
+        """Carry out the deletions that are due; at the start, also those that came too late for a run."""
         if not due:
             return now
         apply_deletions(self.engine.lockers, due)

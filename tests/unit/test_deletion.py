@@ -4,13 +4,24 @@ import numpy as np
 import pytest
 import torch
 
-from chronofed import CoreSet, Forget, Generative, Method, Subsets, Train, run
+from chronofed import (
+    Classification,
+    CoreSet,
+    Forget,
+    Generative,
+    Linear,
+    Method,
+    Subsets,
+    Train,
+    run,
+)
 from chronofed.deletion import Deletion, apply_deletions, without
 from chronofed.engines import SerialEngine
 from chronofed.memories import Keepsake
 from chronofed.protocol import Locker
 from chronofed.records.checkpoint import decode, encode
 from chronofed.scenarios import Plan, Visit
+from conftest import blobs
 
 ROUND, ROUNDS = 3, 8
 SELECTIONS = ["uniform", "herding", "reservoir", "balanced"]
@@ -177,3 +188,31 @@ def test_a_locker_keeps_what_was_not_deleted():
     assert (first.size, second, lockers[0].state) == (9, nameless, state)
     apply_deletions(lockers, [Deletion(rows=(5, 7))])
     assert lockers[0].kept == (nameless,)
+
+
+def test_what_was_made_of_a_deleted_sample_goes_with_it():
+    made = {"x": torch.zeros(2, 1), "y": torch.tensor([0, 1]), "sources": torch.tensor([3, 4, 5])}
+    lockers = {0: Locker(kept=(Keepsake(0, 0, 0, 3, made),))}
+    apply_deletions(lockers, [Deletion(rows=(9,))])
+    assert len(lockers[0].kept) == 1
+    apply_deletions(lockers, [Deletion(rows=(4,))])
+    assert lockers[0].kept == ()
+
+
+def test_a_request_that_comes_late_is_carried_out_when_the_run_goes_on(train_for, world):
+    """A run that was stopped at round 3, and a deletion that names an earlier round."""
+    method = Method(memory=CoreSet(10**6))
+    half = train_for(method, 3, scenario=world)
+    row = int(half.lockers[0].kept[0].record["rows"][0])
+    snapshots = run(
+        method,
+        world,
+        Classification(blobs(), Linear()),
+        rounds=5,
+        start=half,
+        deletions=[Deletion(0, rows=(row,), clients=(1,))],
+    )
+    for snapshot in snapshots:
+        assert 1 not in snapshot.lockers
+        for locker in snapshot.lockers.values():
+            assert not any(row in keepsake.record["rows"] for keepsake in locker.kept)

@@ -42,9 +42,8 @@ class Generative(Memory, tag="generative"):
     present: weights that leave the present a share of its own (``fixed``, ``optimal``) suit them better.
 
     What is kept was made, but from statistics of a few local samples (a class with a single one gives that
-    sample, blurred), and so it stays on the client like a core set. It cannot be told which real samples a
-    made one came from: a request to delete single samples leaves it until their data set comes back without
-    them, and one to delete a client removes it.
+    sample, blurred), and so it stays on the client like a core set. A request to delete a sample removes all
+    that was made of its data set.
 
     Attributes:
         size: Samples made of each data set (50 to 100 in the paper).
@@ -93,7 +92,8 @@ class Generative(Memory, tag="generative"):
         start = torch.lerp(*bounds, chance)
         u = langevin(gradient, start, self.steps, self.lr, self.noise, generator, bounds)
         made = (mean + deviation * u).clamp_(low, high)  # once more: numbers were rounded
-        return {"x": objective.decode(made, samples.x), "y": y}
+        record = {"x": objective.decode(made, samples.x), "y": y}
+        return record if samples.rows is None else {**record, "sources": samples.rows}
 
     def recall(
         self, kept: tuple[Keepsake, ...], weights: RoundWeights, moment: Moment
