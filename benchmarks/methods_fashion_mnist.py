@@ -64,7 +64,7 @@ COLUMNS = (
 )
 
 
-def experiment(name: str, seed: int, rounds: int) -> Experiment:
+def experiment(name: str, seed: int, rounds: int, lr: float = 0.01) -> Experiment:
     return Experiment(
         name=name,
         seed=seed,
@@ -72,16 +72,16 @@ def experiment(name: str, seed: int, rounds: int) -> Experiment:
         data=Images("fashion-mnist"),
         scenario=Subsets(clients=7, subsets=30, client_alpha=0.1),
         method=METHODS[name],
-        train=Train(lr=0.01, batch_size=32, epochs=1),
+        train=Train(lr=lr, batch_size=32, epochs=1),
         evaluate=Evaluate(every=5, seen=1000, past=2),
         checkpoint=Checkpoint(every=100),
     )
 
 
-def cell_of(job: tuple[str, int, int, Path]) -> Path:
+def cell_of(job: tuple[str, int, int, float, Path]) -> Path:
     """One run, from the start or from where it stopped."""
-    name, seed, rounds, folder = job
-    wanted = experiment(name, seed, rounds)
+    name, seed, rounds, lr, folder = job
+    wanted = experiment(name, seed, rounds, lr)
     path = folder / f"{wanted.fingerprint()}-s{seed}"
     directory = RunDirectory(path) if (path / "spec.toml").exists() else runner.start(wanted, path)
     runner.proceed(directory)
@@ -109,12 +109,15 @@ def table(found: list[Group]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=500)
+    parser.add_argument("--lr", type=float, default=0.01)
+    parser.add_argument("--only", nargs="*", default=list(METHODS), help="names of methods")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--folder", type=Path, default=Path("runs/methods"))
     options = parser.parse_args()
     start = time.perf_counter()
-    jobs = [(n, s, options.rounds, options.folder) for s in range(options.seeds) for n in METHODS]
+    settings = (options.rounds, options.lr, options.folder)
+    jobs = [(n, s, *settings) for s in range(options.seeds) for n in options.only]
     with ProcessPoolExecutor(options.jobs) as pool:
         paths = list(pool.map(cell_of, jobs))
     order = list(METHODS)

@@ -1,9 +1,11 @@
 """Reports are made from records alone, and show what users wrote as text."""
 
+import io
 import re
 import xml.etree.ElementTree as ET
 
 import pytest
+from rich.console import Console
 
 from chronofed import Experiment
 from chronofed.records import RunDirectory
@@ -72,6 +74,20 @@ def test_a_run_without_records_yet(make_run):
 def test_the_best_is_bold(make_run):
     table = comparison(groups([make_run("a", 0, [0.1]), make_run("b", 0, [0.9], rounds=8)]))
     assert [row.style for row in table.rows] == ["", "bold"]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_the_table_fits_and_always_shows_the_names(make_run, width):
+    runs = [make_run("a method with a long name", seed, [0.5 + seed / 10, 0.7]) for seed in (0, 1)]
+    console = Console(width=width, record=True, file=io.StringIO())
+    table = comparison(groups([*runs, make_run("b", 0, [0.1], rounds=8)]), width=width)
+    console.print(table)
+    text = console.export_text()
+    assert "best-5 %" in text
+    assert "a method with" in text
+    assert "…" not in text
+    assert ("seen loss" in text) == (width == 200)
+    assert [c.header for c in table.columns][:3] == ["experiment", "runs x rounds", "best-5 %"]
 
 
 def test_names_are_text_wherever_they_appear(make_run):

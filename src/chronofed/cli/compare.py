@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 
-from chronofed.cli.output import emit, emit_json, note
+from chronofed.cli.output import emit, emit_json, note, width
 from chronofed.reports.html import write_report
 from chronofed.reports.terminal import comparison
 from chronofed.reports.view import Group, RunView, groups
@@ -17,7 +17,7 @@ def main(options: Namespace) -> int:
     if options.json:
         emit_json([as_json(group) for group in found])
     else:
-        emit(comparison(found))
+        emit(comparison(found, width=width()))
     return 0
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from chronofed.backbones import FedAvg
 from chronofed.cli.compare import as_json
-from chronofed.cli.output import emit, emit_json, note
+from chronofed.cli.output import emit, emit_json, note, width
 from chronofed.cli.progress import progress
 from chronofed.experiments import runner
 from chronofed.experiments.spec import Checkpoint, Experiment
@@ -66,6 +66,6 @@ def main(options: Namespace) -> int:
             {"seconds": seconds, "report": str(report), "experiments": [as_json(g) for g in found]}
         )
         return 0
-    emit(comparison(found, TITLE))
+    emit(comparison(found, TITLE, width()))
     note(f"trained in {seconds:.1f} s; report: {report.resolve()}")
     return 0

@@ -14,10 +14,13 @@ def emit_json(content: object) -> None:
 
 def emit(renderable: Any) -> None:  # noqa: ANN401 - anything that rich can draw
     """Print a result for a person."""
+    Console(width=width()).print(renderable, highlight=False)
+
+
+def width() -> int:
+    """Characters in a line: the terminal's, or 120 in a file or a pipe."""
     console = Console()
-    if not console.is_terminal:
-        console.width = 120
-    console.print(renderable, highlight=False)
+    return console.width if console.is_terminal else 120
 
 
 def note(line: str) -> None:

@@ -3,7 +3,7 @@
 from argparse import Namespace
 from pathlib import Path
 
-from chronofed.cli.output import emit, emit_json, note
+from chronofed.cli.output import emit, emit_json, note, width
 from chronofed.cli.progress import progress
 from chronofed.errors import RunError, SpecError
 from chronofed.experiments import runner, spec
@@ -36,7 +36,8 @@ def work(directory: RunDirectory, experiment: spec.Experiment, options: Namespac
     if options.json:
         emit_json({"run": str(directory.path), **summary})
     else:
-        emit(comparison(groups([RunView.read(directory.path)]), title=f"run: {directory.path}"))
+        found = groups([RunView.read(directory.path)])
+        emit(comparison(found, f"run: {directory.path}", width()))
     if options.samples:
         _draw_samples(directory, experiment, options)
     return 0

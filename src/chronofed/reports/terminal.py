@@ -19,14 +19,14 @@ class Column:
     digits: int
 
 
-COLUMNS = (
+COLUMNS = (  # the most important first: where there is no room, the last go
     Column("best5", "best-5 %", 100, 2),
     Column("last", "last %", 100, 2),
     Column("anytime", "anytime %", 100, 2),
     Column("last_forgetting", "forgetting %", 100, 2),
+    Column("seconds", "seconds", 1, 1),
     Column("last_test_loss", "test loss", 1, 3),
     Column("last_seen_loss", "seen loss", 1, 3),
-    Column("seconds", "seconds", 1, 1),
 )
 
 
@@ -39,19 +39,33 @@ def cell(group: Group, column: Column) -> str:
     return f"{mean} ± {deviation}" if len(group.runs) > 1 else mean
 
 
-def comparison(groups: Sequence[Group], title: str = "") -> Table:
-    """Mean and deviation over seeds, a row an experiment, the best in bold."""
+def comparison(groups: Sequence[Group], title: str = "", width: int = 200) -> Table:
+    """Mean and deviation over seeds, a row an experiment, the best in bold; as wide as there is room."""
     table = Table(title=title or None, title_justify="left", header_style="bold")
     table.add_column("experiment", overflow="fold")
-    for heading in ("runs", "rounds", *(column.heading for column in COLUMNS)):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("runs x rounds", justify="right", no_wrap=True)
+    columns = _fitting(groups, width)
+    for column in columns:
+        table.add_column(column.heading, justify="right", no_wrap=True)
     best = max(_accuracy(group) for group in groups)
     for group in groups:
         rounds = max(run.summary.get("rounds", 0) for run in group.runs)
-        cells = (cell(group, column) for column in COLUMNS)
+        cells = (cell(group, column) for column in columns)
         style = "bold" if len(groups) > 1 and _accuracy(group) == best else ""
-        table.add_row(Text(_name(group)), str(len(group.runs)), str(rounds), *cells, style=style)
+        table.add_row(Text(_name(group)), f"{len(group.runs)} x {rounds}", *cells, style=style)
     return table
+
+
+def _fitting(groups: Sequence[Group], width: int) -> list[Column]:
+    """The first columns that leave room for the names, or for 20 characters of them."""
+    left = width - min(20, max(len(_name(group)) for group in groups)) - len("runs x rounds") - 7
+    columns = []
+    for column in COLUMNS:
+        left -= 3 + max(len(column.heading), *(len(cell(group, column)) for group in groups))
+        if left < 0:
+            break
+        columns.append(column)
+    return columns
 
 
 def _accuracy(group: Group) -> float:
