@@ -35,7 +35,7 @@ def experiments(rounds: int, seeds: int) -> list[Experiment]:
         rounds=rounds,
         scenario=Subsets(clients=7, subsets=30, client_alpha=0.1),
         train=Train(lr=0.05, steps=5),
-        evaluate=Evaluate(every=2),
+        evaluate=Evaluate(every=5, seen=1000),
         checkpoint=Checkpoint(every=50),
     )
     return [

@@ -286,10 +286,10 @@ def _imported(path: str) -> Callable[..., Any]:
     if not module or not name:
         raise SpecError(f"model custom: {path!r} is not of the form 'package.module:function'")
     try:
-        found = getattr(importlib.import_module(module), name, None)
+        found: Callable[..., Any] | None = getattr(importlib.import_module(module), name, None)
     except ImportError as error:
         hint = "is it installed, or its folder in PYTHONPATH?"
         raise SpecError(f"model custom: cannot import {module}: {error}; {hint}") from None
     if not callable(found):
         raise SpecError(f"model custom: module {module} has no function {name!r}")
-    return found  # type: ignore[no-any-return]
+    return found
