@@ -13,7 +13,7 @@ from chronofed.tasks.models import Scale
 from chronofed.types import Batch, Samples, Spans, Vector
 
 CHUNK = 256  # samples of one pass: bounds memory
-NUMBERS_AT_ONCE = 2**23  # of single samples' gradients that are held at a time
+NUMBERS_AT_ONCE = 2**27  # of single samples' gradients that are held at a time: half a gigabyte
 Augment = Callable[[Tensor, Generator], Tensor]
 
 
