@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Annotated, Literal
 
 import msgspec
@@ -21,7 +22,8 @@ class Train(Config):
 
     Attributes:
         lr: Local step size.
-        batch_size: Samples of a mini-batch.
+        batch_size: Samples of a mini-batch. ``full``: every step uses all samples, those replayed too, each
+            with its own weight; an epoch is then one step.
         epochs: Passes over the data; ignored where ``steps`` is given.
         steps: Number of local steps K.
         momentum: Momentum of the local steps; it starts anew every round.
@@ -33,7 +35,7 @@ class Train(Config):
     """
 
     lr: Positive = 0.05
-    batch_size: Count = 32
+    batch_size: Count | Literal["full"] = 32
     epochs: Positive = 1.0
     steps: Count | None = None
     momentum: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
@@ -46,6 +48,8 @@ class Train(Config):
         if self.steps is not None:
             return self.steps
         samples = present if self.epoch == "present" else union
+        if self.batch_size == "full":
+            return math.ceil(self.epochs)
         return max(1, math.ceil(self.epochs * samples / self.batch_size))
 
     def pace(self, generator: Generator) -> float:
@@ -82,7 +86,9 @@ class Local:
         object.__setattr__(self, "pool", pool)
         steps = math.ceil(self.pace * self.train.count(len(self.samples), len(pool)))
         object.__setattr__(self, "steps", steps)
-        object.__setattr__(self, "_batches", pool.batches(self.train.batch_size, self.generator))
+        size = self.train.batch_size
+        batches = repeat(pool.whole()) if size == "full" else pool.batches(size, self.generator)
+        object.__setattr__(self, "_batches", batches)
 
     def stochastic_gradient(self, params: Vector) -> Vector:
         r"""Unbiased gradient of :math:`p_t f_t + \sum_\tau p_\tau \tilde f_\tau` at ``params``."""

@@ -38,6 +38,10 @@ class Pool:
             chosen = self.samples[pick]
             yield Batch(chosen.x, chosen.y, sign[pick] * (total / len(pick)))
 
+    def whole(self) -> Batch:
+        """The objective itself, as one batch."""
+        return Batch(self.samples.x, self.samples.y, self.weight)
+
     def parts(self, size: int) -> Iterator[Batch]:
         """The whole pool once, in parts, each sample with its own weight."""
         for pick in torch.split(torch.arange(len(self)), size):

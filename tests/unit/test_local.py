@@ -65,6 +65,12 @@ def test_past_samples_and_quadratic_count_with_their_weights():
     assert float(one.stochastic_gradient(w)) == pytest.approx(0.0, abs=0.1)  # deviation 0.03
 
 
+def test_full_batches_are_exact_whatever_the_weights():
+    # as above, but without chance: 0.5 (w - 2) + 0.5 (w - 10) + 3 + 2 w = 3 w - 3, from 0 to 0.3
+    one = local(Train(lr=0.1, batch_size="full", steps=1), past_of_both_kinds())
+    assert descend(one) == pytest.approx(0.3, abs=1e-15)
+
+
 def test_gradients_at_several_points_share_the_batch():
     here, there = local(Train(batch_size=1)).stochastic_gradients(
         torch.tensor([1.0]).double(), torch.tensor([5.0]).double()
@@ -103,6 +109,8 @@ def test_start_is_left_alone():
         (Train(batch_size=32, epochs=0.01), 1),
         (Train(batch_size=32, steps=5), 5),
         (Train(batch_size=32, epoch="union"), 11),  # 338 / 32 = 10.6
+        (Train(batch_size="full"), 1),
+        (Train(batch_size="full", epochs=2.5, epoch="union"), 3),
     ],
 )
 def test_number_of_steps(train, steps):

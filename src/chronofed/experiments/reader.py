@@ -71,7 +71,8 @@ def _value(value: object, hint: Any, where: str) -> Any:  # noqa: ANN401
 def _mismatch(complaint: str, value: object, options: tuple[Any, ...], where: str) -> str:
     """Msgspec's complaint in our words."""
     if complaint.startswith("Invalid enum value"):
-        choices = [str(choice) for option in options for choice in typing.get_args(option)]
+        listed = [o for o in options if typing.get_origin(o) is typing.Literal]
+        choices = [str(choice) for option in listed for choice in typing.get_args(option)]
         return _unknown(where, "value", str(value), choices)
     text, _, inside = complaint.replace("`", "").partition(" - at $")
     if inside:  # the value is a list or a table: the complaint is about one part of it

@@ -1,0 +1,168 @@
+"""The noisy quadratic model: what there is to minimise, and who minimises it."""
+
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from chronofed.config import Config, Count, NonNegative, Positive
+from chronofed.weights import Optimal, RoundWeights, Timeline, Weights
+
+Array = NDArray[np.float64]
+
+FLATTEST = 1e-2  # smallest curvature that is not zero in a logarithmic spectrum, as a share of L
+
+
+class Model(Config, kw_only=True):
+    r"""A quadratic whose gradients are noisy (``sec:Noisy quadratic model``).
+
+    .. math::
+        f(w) = \tfrac12 w^\top A w + B^\top w, \qquad
+        g_{t,i,k}(w) = A w + B + \delta_i + \xi_{t,i} + \nu_{t,i,k}
+
+    with :math:`A = U^\top \Lambda U`. Drifts and noise are normal, with mean 0 and the same variance in every
+    coordinate. A client is judged by :math:`\|A w + B\|`, which is 0 at the minimum.
+
+    Attributes:
+        smoothness: Largest curvature :math:`L`.
+        convexity: Smallest curvature :math:`\mu`; 0 for general convexity.
+        drift: Time drift :math:`D^2 = E\|\xi\|^2`.
+        client_drift: Client drift :math:`G^2 = E\|\delta\|^2`.
+        noise: Gradient noise :math:`\sigma^2 = E\|\nu\|^2`.
+        correlation: Correlation :math:`\alpha` of a client's time drifts one round apart.
+        dimension: Number of parameters *n*.
+        clients: Number of clients *N*; all of them take part in every round.
+        steps: Local steps *K*.
+        rounds: Rounds *T*.
+        spectrum: How curvatures lie between the two: evenly, or evenly in their logarithms.
+        start: Whether :math:`w_0 = 0` and :math:`B \sim N(0, I)`, with zeros where there is no curvature, or
+            :math:`w_0 - w^* \sim N(0, I)`.
+        rotated: Whether *U* is a random rotation; if not, it is the identity.
+        stateless: Whether every round brings new clients, each with a drift :math:`\delta` of its own.
+    """
+
+    smoothness: Positive = 5.0
+    convexity: NonNegative = 1.0
+    drift: NonNegative = 100.0
+    client_drift: NonNegative = 0.01
+    noise: NonNegative = 1e-5
+    correlation: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    dimension: Count = 100
+    clients: Count = 10
+    steps: Count = 1
+    rounds: Count = 100
+    spectrum: Literal["linear", "log"] = "linear"
+    start: Literal["origin", "near"] = "origin"
+    rotated: bool = True
+    stateless: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.convexity > self.smoothness:
+            msg = (
+                f"Model.convexity: {self.convexity} is larger than the smoothness {self.smoothness}"
+            )
+            raise ValueError(msg)
+
+    @property
+    def curvatures(self) -> Array:
+        r"""Eigenvalues of *A*, ascending, ``(n,)``."""
+        low, high, n = self.convexity, self.smoothness, self.dimension
+        if self.spectrum == "linear":
+            return np.linspace(low, high, n)
+        if low > 0:
+            return np.geomspace(low, high, n)
+        return np.concatenate([[0.0], np.geomspace(FLATTEST * high, high, n - 1)])[:n]
+
+    @property
+    def start_variance(self) -> Array:
+        """Variance of each coordinate of the first gradient, ``(n,)``."""
+        curvatures = self.curvatures
+        return (curvatures > 0).astype(np.float64) if self.start == "origin" else curvatures**2
+
+    def loss(self, information_loss: float) -> float:
+        r"""Squared information loss :math:`R^2 = n (I^2 + I/1000)` of a memory of level *I*."""
+        return self.dimension * (information_loss**2 + information_loss / 1000)
+
+
+class Algorithm(Config, kw_only=True):
+    r"""One of the algorithms that are compared.
+
+    Attributes:
+        name: What it is called.
+        mu: Weight of FedProx's proximal term; 0 for FedAvg.
+        information_loss: Level *I* of the information loss: every remembered gradient is off by a fixed
+            vector of :math:`N(I, I/1000)` in each coordinate. ``None`` for an algorithm that forgets.
+        weights: Round weights of one that remembers; by default the theorem's, for the true drifts and losses.
+    """
+
+    name: str
+    mu: NonNegative = 0.0
+    information_loss: NonNegative | None = None
+    weights: RoundWeights | None = None
+
+    def round_weights(self, model: Model) -> RoundWeights:
+        """The weights to use on a model."""
+        if self.weights is not None:
+            return self.weights
+        client_drift = model.client_drift if model.stateless else 0.0
+        loss = model.loss(self.information_loss or 0.0)
+        return Optimal(drift=model.drift, loss=loss, client_drift=client_drift)
+
+    def schedule(self, model: Model) -> Weights:
+        r"""Weights :math:`p_\tau` in all rounds, ``(T, T)``: a row a round, with zeros after the present.
+
+        >>> Algorithm(name="CFL", information_loss=0.0).schedule(Model(rounds=3)).round(2)
+        array([[1.  , 0.  , 0.  ],
+               [0.5 , 0.5 , 0.  ],
+               [0.33, 0.33, 0.33]])
+        """
+        if self.information_loss is None:
+            return np.eye(model.rounds)
+        weights, table = self.round_weights(model), np.zeros((model.rounds, model.rounds))
+        for t in range(model.rounds):
+            table[t, : t + 1] = weights(Timeline(tuple(range(t)), (1,) * t, now=t, size=1))
+        return table
+
+
+ALGORITHMS = (
+    Algorithm(name="FedAvg"),
+    Algorithm(name="FedProx", mu=0.1),
+    Algorithm(name="CFL", information_loss=0.0),
+    Algorithm(name="CFL-0.001", information_loss=0.001),
+    Algorithm(name="CFL-0.01", information_loss=0.01),
+)
+"""Those of the paper."""
+
+PRESETS = {
+    "p1": Model(),
+    "p2": Model(dimension=10, steps=3, rounds=30, spectrum="log"),
+    "p3": Model(dimension=20, steps=5, rounds=200, start="near"),
+}
+"""What the paper leaves open, in three ways; see the errata page."""
+
+
+def settings(preset: Model) -> dict[str, Model]:
+    """The paper's eight settings: drift small or big (SRD, BRD), *L* small or large, strong convexity or not.
+
+    >>> list(settings(PRESETS["p1"]))[:5]
+    ['SRD-SL-SC', 'SRD-LL-SC', 'SRD-SL-GC', 'SRD-LL-GC', 'BRD-SL-SC']
+    """
+    return {
+        f"{drift}-{size}-{kind}": msgspec.structs.replace(
+            preset, smoothness=smoothness, convexity=convexity, drift=square
+        )
+        for drift, square in (("SRD", 0.01), ("BRD", 100.0))
+        for kind, convexity in (("SC", 1.0), ("GC", 0.0))
+        for size, smoothness in (("SL", 5.0), ("LL", 20.0))
+    }
+
+
+PAPER = {
+    "FedAvg": (0.03, 0.08, 0.33, 0.09, 0.02, 0.01, 0.09, 0.02),
+    "FedProx": (0.04, 0.07, 0.35, 0.09, 0.02, 0.01, 0.26, 0.02),
+    "CFL": (0.2, 0.09, 0.35, 0.09, 0.25, 0.08, 0.3, 0.08),
+}
+"""Best learning rates in the order of :func:`settings`
+(``Best learning rate of different algorithms on noisy quadratic model``)."""

@@ -1,0 +1,75 @@
+r"""Exact second moments of the noisy quadratic model: what infinitely many runs would give.
+
+The recursion of :mod:`chronofed.nqm.reduction` is linear, so that after *t* rounds every random number counts
+with a known coefficient. That of :math:`\bar\xi_\tau` is
+:math:`c_{t,\tau} = \kappa \sum_{s=\tau}^{t} \rho^{t-s} p_{s,\tau}`, and so
+
+.. math::
+    E\,r_t^2 = \rho^{2t} E\,r_0^2 + b_t^2 + \frac{1}{nN} \Big( D^2 \sum_{\tau,\tau'} c_{t,\tau}
+    \alpha^{|\tau-\tau'|} c_{t,\tau'} + G^2 \Big(\kappa \sum_{s \le t} \rho^{t-s}\Big)^2 \Big) + \dots
+
+in every coordinate, where :math:`b_t = I \sum_{\tau<t} c'_{t,\tau}` is the bias of information loss and
+:math:`c'` leaves out the present.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from chronofed.nqm.model import Algorithm, Array, Model
+from chronofed.nqm.reduction import coefficients
+
+
+def expected(model: Model, algorithm: Algorithm, lrs: Sequence[float] | Array) -> Array:
+    r"""Exact :math:`E\|A w_t + B\|^2` before the first and after every round.
+
+    Args:
+        model: What to minimise.
+        algorithm: Who minimises it.
+        lrs: Local learning rates :math:`\eta_l`.
+
+    Returns:
+        Second moments, ``(lrs, T + 1)``.
+
+    >>> from chronofed import nqm
+    >>> model = nqm.Model(drift=1.0, rounds=3, client_drift=0.0, noise=0.0)
+    >>> nqm.expected(model, nqm.ALGORITHMS[0], [0.2]).round(2)
+    array([[100.  ,  25.54,   9.2 ,   4.58]])
+    """
+    rates = np.asarray(lrs, dtype=np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        moments = np.stack([_moments(model, algorithm, rate) for rate in rates])
+    moments[np.isnan(moments)] = np.inf
+    return moments
+
+
+def _moments(model: Model, algorithm: Algorithm, lr: float) -> Array:
+    """One learning rate: coefficients and variances of all coordinates, round after round."""
+    steps = coefficients(model, algorithm, np.array([lr]))[:, 0]  # (K, n)
+    kappa, level = steps.sum(0)[:, None], algorithm.information_loss or 0.0
+    rho, mix = 1 - kappa, _mixing(model)
+    start, noise = model.start_variance, np.zeros(model.dimension)
+    time, lost = np.zeros((2, model.dimension, model.rounds))
+    client = np.zeros((model.dimension, 1))
+    moments = [start.sum()]
+    for t, weights in enumerate(algorithm.schedule(model)):
+        past = np.where(np.arange(model.rounds) < t, weights, 0.0)
+        time, lost = rho * time + kappa * weights, rho * lost + kappa * past
+        client = time if model.stateless else rho * client + kappa
+        noise = rho[:, 0] ** 2 * noise + (steps**2).sum(0) * model.noise
+        start = rho[:, 0] ** 2 * start
+        drifts = model.drift * _square(time @ mix) + model.client_drift * _square(client) + noise
+        variance = drifts / model.dimension + level / 1000 * _square(lost)
+        bias = (level * lost.sum(-1)) ** 2
+        moments.append((start + variance / model.clients + bias).sum())
+    return np.array(moments)
+
+
+def _square(counts: Array) -> Array:
+    return np.asarray((counts**2).sum(-1))
+
+
+def _mixing(model: Model) -> Array:
+    """Independent numbers into time drifts of the model's correlation, ``(T, T)``."""
+    rounds = np.arange(model.rounds)
+    return np.linalg.cholesky(model.correlation ** np.abs(rounds[:, None] - rounds))
