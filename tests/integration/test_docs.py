@@ -277,6 +277,15 @@ def test_json_keys_are_documented(tmp_path, monkeypatch, capsys):
     for command in ("run spec.toml -o one", "compare one", "scenario spec.toml --rounds 1"):
         assert main([*command.split(), "--json"]) == 0
         found |= keys(json.loads(capsys.readouterr().out))
+    for command in (
+        "weights",
+        "nqm --seeds 2 --settings BRD-SL-SC",
+        "rates",
+        "rates --case convex",
+        "rates --case non-convex",
+    ):
+        assert main([*command.split(), "--json"]) == 0
+        found |= keys(json.loads(capsys.readouterr().out))
     main(["methods", "--json"])
     found.update(*json.loads(capsys.readouterr().out))
     main(["data", "list", "--json"])
@@ -287,3 +296,15 @@ def test_json_keys_are_documented(tmp_path, monkeypatch, capsys):
     plain = {re.sub(r"^last_|^seconds_.*", "", key) for key in found}  # `last_KEY`, `seconds_PHASE`
     assert {key for key in plain if key and f"`{key}`" not in page} == set()
     assert {file.name for file in Path("one").iterdir() if f"`{file.name}" not in page} == set()
+
+
+def test_evidence_exists():
+    """The tests that the errata page names are there, and no row is without evidence."""
+    text = (ROOT / "docs" / "errata.md").read_text(encoding="utf-8")
+    cited = set(re.findall(r"`(tests/[\w/]+\.py)`", text))
+    assert len(cited) > 15
+    assert [path for path in cited if not (ROOT / path).is_file()] == []
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| ")]
+    assert {len(row) for row in rows} == {6}
+    empty = [row[2] for row in rows if not row[4].strip()]
+    assert len(empty) <= 1, empty  # only what cannot be checked at all

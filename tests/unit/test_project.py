@@ -19,7 +19,7 @@ SOURCE = ROOT / "src" / "chronofed"
 LAYERS = [
     ["errors"],
     ["clock", "config", "types", "seeds"],
-    ["flat", "surrogate", "weights"],
+    ["flat", "surrogate", "theory", "weights"],
     ["local"],
     ["tasks"],
     ["scenarios"],
@@ -29,6 +29,7 @@ LAYERS = [
     ["protocol"],
     ["deletion", "engines", "traffic"],
     ["loop"],
+    ["nqm"],
     ["metrics"],
     ["records"],
     ["experiments"],

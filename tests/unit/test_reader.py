@@ -74,7 +74,10 @@ def test_reads_a_backbone_in_a_backbone():
         ("[train]\nlr = 'fast'", r"^train.lr: expected float, got str 'fast'$"),
         ("[train]\nlr = -1", r"^train.lr: expected float > 0.0, got int -1$"),
         ("[train]\nbatch_size = 1.5", r"^train.batch_size: expected int \| str, got float 1.5$"),
-        ("[train]\nbatch_size = 'all'", r"^train.batch_size: unknown value 'all'; did you mean 'full'\?$"),
+        (
+            "[train]\nbatch_size = 'all'",
+            r"^train.batch_size: unknown value 'all'; did you mean 'full'\?$",
+        ),
         ("[train]\nsteps = 1.5", r"^train.steps: expected int \| null, got float 1.5$"),
         (
             "[train]\nepoch = 'unoin'",

@@ -3,7 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 EXIT_CODES = """\
 exit codes:
@@ -12,6 +12,35 @@ exit codes:
   2 wrong usage or spec       6 an optional dependency is missing
   3 data missing or damaged   7 training diverged        130 interrupted
 """
+
+
+class Symbol(NamedTuple):
+    """A number that the paper's rates depend on: how it is written, and what it is unless given."""
+
+    symbol: str
+    default: float
+    about: str
+
+
+SYMBOLS = {
+    "epsilon": Symbol("epsilon", 0.01, "accuracy"),
+    "smoothness": Symbol("L", 1.0, "smoothness"),
+    "convexity": Symbol("mu", 0.1, "strong convexity"),
+    "client_drift": Symbol("G^2", 1.0, "client drift, a square"),
+    "drift": Symbol("D^2", 1.0, "time drift, a square"),
+    "loss": Symbol("R^2", 0.5, "information loss, a square; may be inf"),
+    "client_slope": Symbol("B^2", 0.0, "growth of the client drift with the gradient, a square"),
+    "time_slope": Symbol("A^2", 0.0, "growth of the time drift with the gradient, a square"),
+    "covariance": Symbol("F^2", 0.0, "covariance of time drifts, a square"),
+    "covariance_slope": Symbol("C^2", 0.0, "growth of the covariance with the gradient, a square"),
+    "noise": Symbol("sigma^2", 1.0, "variance of stochastic gradients"),
+    "clients": Symbol("N", 10.0, "clients of a round"),
+    "steps": Symbol("K", 10.0, "local steps"),
+    "server_lr": Symbol("eta_g", 1.0, "global step size"),
+    "distance": Symbol("H", 1.0, "squared distance of the start from the optimum"),
+    "gap": Symbol("f_0 - f_*", 1.0, "objective at the start above the least"),
+    "c_m": Symbol("c_m", 1.0, "constant of the non-convex rate"),
+}
 
 
 class _Version(argparse.Action):
@@ -60,6 +89,11 @@ class _Commands:
         )
 
     @staticmethod
+    def _picture(parser: argparse.ArgumentParser) -> None:
+        text = "draw it (.png, .svg or .pdf)"
+        parser.add_argument("--plot", type=Path, metavar="FILE", help=text)
+
+    @staticmethod
     def _spec(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("spec", type=Path, metavar="SPEC.toml", help="the specification")
         parser.add_argument(
@@ -84,6 +118,8 @@ def parser() -> argparse.ArgumentParser:
     commands = _Commands(root)
     _add_running(commands)
     _add_looking(commands)
+    _add_theory(commands)
+    _add_quadratic(commands)
     return root
 
 
@@ -109,9 +145,10 @@ def _add_looking(commands: _Commands) -> None:
     compare.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="directories of runs")
     compare.add_argument("--html", type=Path, metavar="FILE", help="write a report with curves")
 
-    scenario = commands.add("scenario", "show who has which data when", "spec", "data", "json")
+    scenario = commands.add(
+        "scenario", "show who has which data when", "spec", "data", "picture", "json"
+    )
     scenario.add_argument("--rounds", type=int, default=12, help="rounds to show (default 12)")
-    scenario.add_argument("--plot", type=Path, metavar="FILE", help="draw it (.png, .svg or .pdf)")
 
     data = commands.add("data", "list, find or download data sets", "data", "json", "quiet")
     data.add_argument("action", choices=("list", "get", "where"), help="what to do")
@@ -119,3 +156,70 @@ def _add_looking(commands: _Commands) -> None:
 
     commands.add("methods", "list backbones, memories and weights, and what they need", "json")
     commands.add("doctor", "show versions, threads and the data found", "data", "json")
+
+
+def _add_quadratic(commands: _Commands) -> None:
+    nqm = commands.add(
+        "nqm", "find best learning rates on the noisy quadratic model", "picture", "quiet", "json"
+    )
+    nqm.add_argument(
+        "--preset",
+        choices=("p1", "p2", "p3"),
+        default="p1",
+        help="what the paper leaves open: size, steps, rounds, start (default p1)",
+    )
+    nqm.add_argument(
+        "--settings",
+        nargs="+",
+        metavar="NAME",
+        help="some of the paper's eight settings, e.g. BRD-SL-SC (default all)",
+    )
+    nqm.add_argument("--seeds", type=int, default=100, help="number of seeds (default 100)")
+    nqm.add_argument(
+        "--lr-grid",
+        metavar="GRID",
+        help="learning rates as LOW:HIGH:COUNT or a list (default 0.01:0.4:40)",
+    )
+
+
+def _add_theory(commands: _Commands) -> None:
+    weights = commands.add("weights", "show optimal round weights", "picture", "json")
+    weights.add_argument("--rounds", type=int, default=4, help="rounds to weigh (default 4)")
+    for name, default, about in (
+        ("drift", 1.0, "time drift, a square: D^2"),
+        ("loss", 0.5, "information loss, a square: R^2"),
+        ("correlation", 0.0, "correlation of time drifts one round apart"),
+        ("client-drift", 0.0, "client drift, a square: G^2; for clients that never come back"),
+    ):
+        text = f"{about} (default {default:g})"
+        weights.add_argument(f"--{name}", type=float, default=default, metavar="X", help=text)
+    weights.add_argument(
+        "--cohort", type=int, default=1, metavar="N", help="clients that are averaged (default 1)"
+    )
+    weights.add_argument(
+        "--signed", action="store_true", help="allow negative weights, as the paper does"
+    )
+
+    rates = commands.add(
+        "rates", "show how many rounds algorithms need, by the theorems", "picture", "json"
+    )
+    rates.add_argument(
+        "--algorithm", choices=("sgd", "fedavg", "cl", "cfl"), help="only this one (default all)"
+    )
+    rates.add_argument(
+        "--case",
+        choices=("strongly-convex", "convex", "non-convex"),
+        default="strongly-convex",
+        help="kind of objectives (default strongly-convex)",
+    )
+    rates.add_argument("--stateless", action="store_true", help="clients never come back")
+    options = {name.replace("_", "-"): symbol for name, symbol in SYMBOLS.items()}
+    rates.add_argument(
+        "--over", choices=options, metavar="NAME", help="option to plot over (default epsilon)"
+    )
+    rates.add_argument(
+        "--range", type=float, nargs=2, metavar=("LOW", "HIGH"), help="its least and largest value"
+    )
+    for name, symbol in options.items():
+        text = f"{symbol.about}: {symbol.symbol} (default {symbol.default:g})"
+        rates.add_argument(f"--{name}", type=float, default=symbol.default, metavar="X", help=text)

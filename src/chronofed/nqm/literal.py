@@ -52,7 +52,7 @@ def literal(model: Model, algorithm: Algorithm | Method, lr: float, seed: int = 
 def snapshots(task: "World", algorithm: Algorithm | Method, lr: float) -> Iterator[Snapshot]:
     """The rounds of one run."""
     method = algorithm if isinstance(algorithm, Method) else as_method(algorithm, task.model)
-    train = Train(lr=lr, batch_size="full", steps=task.model.steps)
+    train = Train(lr=float(lr), batch_size="full", steps=task.model.steps)
     scenario = Scenario(Drifts(task.model), Everyone())
     return run(method, scenario, task, rounds=task.model.rounds, train=train, seed=task.seed)
 
@@ -66,7 +66,7 @@ def as_method(algorithm: Algorithm, model: Model) -> Method:
     return Method(backbone, memory, algorithm.round_weights(model), average="clients")
 
 
-class Lossy(CoreSet):
+class Lossy(CoreSet, tag=True):  # not for specifications
     """A core set that is off by :math:`N(I, I/1000)` in each coordinate of every sample.
 
     Attributes:

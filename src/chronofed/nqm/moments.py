@@ -34,7 +34,7 @@ def expected(model: Model, algorithm: Algorithm, lrs: Sequence[float] | Array) -
     >>> from chronofed import nqm
     >>> model = nqm.Model(drift=1.0, rounds=3, client_drift=0.0, noise=0.0)
     >>> nqm.expected(model, nqm.ALGORITHMS[0], [0.2]).round(2)
-    array([[100.  ,  25.54,   9.2 ,   4.58]])
+    array([[100.  ,  21.48,   8.36,   3.89]])
     """
     rates = np.asarray(lrs, dtype=np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -58,7 +58,8 @@ def _moments(model: Model, algorithm: Algorithm, lr: float) -> Array:
         client = time if model.stateless else rho * client + kappa
         noise = rho[:, 0] ** 2 * noise + (steps**2).sum(0) * model.noise
         start = rho[:, 0] ** 2 * start
-        drifts = model.drift * _square(time @ mix) + model.client_drift * _square(client) + noise
+        mixed = time @ mix if model.correlation else time
+        drifts = model.drift * _square(mixed) + model.client_drift * _square(client) + noise
         variance = drifts / model.dimension + level / 1000 * _square(lost)
         bias = (level * lost.sum(-1)) ** 2
         moments.append((start + variance / model.clients + bias).sum())

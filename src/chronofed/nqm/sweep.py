@@ -80,14 +80,16 @@ def sweep(
     >>> from chronofed import nqm
     >>> easy = {"BRD-SL-SC": nqm.Model(rounds=40)}
     >>> [(cell.algorithm, cell.lr) for cell in nqm.sweep(easy, nqm.ALGORITHMS[:3:2], [0.02, 0.1, 0.3], seeds=8)]
-    [('FedAvg', 0.02), ('CFL', 0.3)]
+    [('FedAvg', 0.1), ('CFL', 0.3)]
     """
     rates = np.asarray(lrs, dtype=np.float64)
     models = settings(PRESETS["p1"]) if models is None else models
     for setting, model in models.items():
         for algorithm in algorithms:
             losses = simulate(model, algorithm, rates, seeds)
-            yield _cell(setting, algorithm.name, rates, losses)
+            with np.errstate(invalid="ignore"):  # where all learning rates diverge
+                cell = _cell(setting, algorithm.name, rates, losses)
+            yield cell
 
 
 def _cell(setting: str, algorithm: str, lrs: Array, losses: Array) -> Cell:

@@ -3,7 +3,6 @@
 This is the paper's figure "time evolving figure": clients x rounds x classes as balls.
 """
 
-import io
 import math
 import os
 from collections.abc import Sequence
@@ -14,22 +13,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from chronofed.errors import MissingExtraError, SpecError
-from chronofed.records.atomic import write_atomic
+from chronofed.errors import SpecError
+from chronofed.reports import figure
+from chronofed.reports.figure import COLOURS, FAINT, INK
 from chronofed.scenarios.base import Indices, Scenario
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FORMATS = ("png", "svg", "pdf")
-
-_COLOURS = ("#2f6db3", "#d9662b", "#2f9469", "#b8418d", "#8a6d1d", "#6a55c2", "#c23b4b", "#23899e")
-_INK = "#3a3f47"
-_FAINT = "#9aa1ab"
+_PURPOSE = "drawing a scenario"
 _COLUMN = 0.42  # inches for a round
 _POINTS = 72  # in an inch
-_DPI = 160
 _LIMIT = 2**16  # pixels that matplotlib can draw side by side
 
 
@@ -81,16 +76,11 @@ def draw_scenario(
         clients: Clients to show, ``None`` for all. Where clients never come back, a row is not one
             client but the first, second, ... of each round.
     """
-    target = Path(path)
-    kind = target.suffix[1:].lower()
-    if kind not in FORMATS:
-        msg = f"cannot draw '{target}': use a file ending of {', '.join('.' + f for f in FORMATS)}"
-        raise SpecError(msg)
+    figure.check(path, _PURPOSE)
     if isinstance(rounds, int):
         rounds = range(rounds if scenario.rounds is None else min(rounds, scenario.rounds))
     grid = tabulate(scenario, dataset_labels, len(classes), rounds, clients)
-    write_atomic(target, _encode(_figure(grid, classes), kind))
-    return target
+    return figure.save(_figure(grid, classes), path)
 
 
 def tabulate(
@@ -123,31 +113,27 @@ def _holdings(scenario: Scenario, round_: int) -> dict[int, Indices]:
 
 
 def _figure(grid: Grid, classes: Sequence[str]) -> "Figure":
-    """A figure of its own, without pyplot: nothing global is touched and no window can open."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("matplotlib", "plot", "drawing a scenario") from None
+    """The picture; too large a one is refused."""
     clients, rounds, _ = grid.counts.shape
     size = (max(4.6, 2.2 + rounds * _COLUMN), 1.1 + clients * grid.pitch * grid.line)
-    if max(size) * _DPI >= _LIMIT:
+    if max(size) * figure.DPI >= _LIMIT:
         msg = f"{clients} clients x {rounds} rounds are too many for one picture: choose fewer"
         raise SpecError(msg)
-    figure = Figure(figsize=size, layout="constrained", facecolor="white")
-    axes = figure.add_subplot()
+    drawn = figure.blank(size, _PURPOSE)
+    axes = drawn.add_subplot()
     axes.set_xlim(-0.7, rounds - 0.3)
     axes.set_ylim(clients * grid.pitch - 1, -1)
     for row in range(clients):
         _draw_client(axes, grid, row)
     _draw_axes(axes, grid, classes)
-    _draw_key(figure, grid)
-    return figure
+    _draw_key(drawn, grid)
+    return drawn
 
 
 def _draw_client(axes: "Axes", grid: Grid, row: int) -> None:
     """One client's band: a tinted cell for every round in which it is there, and its balls."""
     kinds = grid.kinds
-    colour = _COLOURS[row % len(_COLOURS)]
+    colour = COLOURS[row % len(COLOURS)]
     top = row * grid.pitch
     here = np.flatnonzero(grid.counts[row].any(axis=1))
     axes.bar(here, kinds + 0.3, bottom=top - 0.65, width=0.94, color=colour, alpha=0.09, zorder=1)
@@ -173,29 +159,29 @@ def _draw_axes(axes: "Axes", grid: Grid, classes: Sequence[str]) -> None:
     """Rounds below, names of classes on the left; as many as there is room for."""
     clients, rounds, kinds = grid.counts.shape
     shown = range(0, rounds, math.ceil(rounds / 30))
-    axes.set_xticks(shown, [str(grid.rounds[i]) for i in shown], fontsize=8, color=_INK)
-    axes.set_xlabel("round", color=_INK)
+    axes.set_xticks(shown, [str(grid.rounds[i]) for i in shown], fontsize=8, color=INK)
+    axes.set_xlabel("round", color=INK)
     named = range(0, kinds, math.ceil(7 / (grid.line * _POINTS)))
     places = [row * grid.pitch + kind for row in range(clients) for kind in named]
     names = [classes[kind] for kind in named] * clients
-    axes.set_yticks(places, names, fontsize=6.5, color=_INK, parse_math=False)  # "$" is a "$"
+    axes.set_yticks(places, names, fontsize=6.5, color=INK, parse_math=False)  # "$" is a "$"
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
 
 
-def _draw_key(figure: "Figure", grid: Grid) -> None:
+def _draw_key(drawn: "Figure", grid: Grid) -> None:
     """What the area of a ball means."""
     largest = int(grid.counts.max())
     sizes = sorted({n for n in (_rounded(largest / 16), _rounded(largest / 4), largest) if n})
     areas = grid.area(np.array(sizes))
-    balls = [figure.axes[0].scatter([], [], s=area, color=_FAINT, linewidths=0) for area in areas]
-    figure.legend(
+    balls = [drawn.axes[0].scatter([], [], s=area, color=FAINT, linewidths=0) for area in areas]
+    drawn.legend(
         balls,
         [f"{n} sample{'s' * (n > 1)}" for n in sizes],
         loc="outside upper right",
         ncols=len(sizes),
         fontsize=8,
-        labelcolor=_INK,
+        labelcolor=INK,
         frameon=False,
         handlelength=3.4,
         handleheight=2.4,
@@ -209,10 +195,3 @@ def _draw_key(figure: "Figure", grid: Grid) -> None:
 def _rounded(number: float) -> int:
     """The number with one digit that is not zero; 0 stays 0."""
     return math.ceil(float(f"{number:.0e}"))
-
-
-def _encode(figure: "Figure", kind: str) -> bytes:
-    """The picture as a file's content."""
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format=kind, dpi=_DPI)
-    return drawn.getvalue()

@@ -3,7 +3,6 @@
 Samples come as arrays, or as anything that NumPy can read as such, so that torch is not needed here.
 """
 
-import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chronofed.errors import MissingExtraError, SpecError, StorageError
-from chronofed.records.atomic import write_atomic
+from chronofed.errors import SpecError
+from chronofed.reports import figure
+from chronofed.reports.figure import INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,16 +22,14 @@ if TYPE_CHECKING:
 
     from chronofed.protocol import Locker
 
-FORMATS = ("png", "svg", "pdf")
 SETS = 3  # data sets of a client
 MOST_CLIENTS = 24  # rows of one picture
 
-_INK = "#3a3f47"
+_PURPOSE = "drawing samples"
 _TILE = 0.62  # inches for a sample
 _LINE = 0.95  # inches for a client: its samples, and the names of their classes
 _SIDE = 0.8  # inches for the names of clients
 _HEAD = 0.35
-_DPI = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +53,10 @@ def check_picture(path: str | os.PathLike[str], shape: Sequence[int]) -> None:
         StorageError: If there is no such folder.
         MissingExtraError: If matplotlib is not installed.
     """
-    target = Path(path)
-    if target.suffix[1:].lower() not in FORMATS:
-        msg = f"cannot draw '{target}': use a file ending of {', '.join('.' + f for f in FORMATS)}"
-        raise SpecError(msg)
     if len(shape) != 3 or shape[0] not in (1, 3):
         msg = f"cannot draw samples of shape {tuple(shape)}: only images, (1 or 3, height, width)"
         raise SpecError(msg)
-    if not target.absolute().parent.is_dir():
-        raise StorageError(f"cannot write {target}: there is no folder {target.parent}; make it")
-    _figure_type()
+    figure.check(path, _PURPOSE)
 
 
 def draw_samples(
@@ -93,12 +85,7 @@ def draw_samples(
         raise SpecError("nothing to draw: no client keeps any samples")
     first = next(iter(rows.values()))[0]
     check_picture(path, first.images.shape[1:])
-    target = Path(path)
-    drawn = io.BytesIO()
-    figure = _figure(rows, classes, max(1, per_client // SETS))
-    figure.savefig(drawn, format=target.suffix[1:].lower(), dpi=_DPI)
-    write_atomic(target, drawn.getvalue())
-    return target
+    return figure.save(_figure(rows, classes, max(1, per_client // SETS)), path)
 
 
 def latest(locker: "Locker", most: int) -> list[Group]:
@@ -112,23 +99,13 @@ def latest(locker: "Locker", most: int) -> list[Group]:
     ]
 
 
-def _figure_type() -> "type[Figure]":
-    """Matplotlib's figure, without pyplot: nothing global is touched and no window can open."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("matplotlib", "plot", "drawing samples") from None
-    return Figure
-
-
 def _figure(rows: dict[int, list[Group]], classes: Sequence[str], each: int) -> "Figure":
     """All rows, or as many as there is room for, which is then said."""
     shown = dict(list(rows.items())[:MOST_CLIENTS])
     width = SETS * (each + 0.5)
-    figure = _figure_type()(
-        figsize=(_SIDE + width * _TILE, _HEAD + len(shown) * _LINE), facecolor="white"
-    )
-    axes = figure.add_axes((0, 0, 1, 1))
+    size = (_SIDE + width * _TILE, _HEAD + len(shown) * _LINE)
+    drawn = figure.blank(size, _PURPOSE, layout=None)
+    axes = drawn.add_axes((0, 0, 1, 1))
     axes.set_xlim(-_SIDE / _TILE, width)
     axes.set_ylim(len(shown) * _LINE / _TILE, -_HEAD / _TILE)
     axes.set_axis_off()
@@ -136,14 +113,14 @@ def _figure(rows: dict[int, list[Group]], classes: Sequence[str], each: int) -> 
     for line, (client, groups) in enumerate(shown.items()):
         top = line * _LINE / _TILE
         name = f"client {client}"
-        axes.text(-0.2, top + 0.5, name, ha="right", va="center", color=_INK, fontsize=8)
+        axes.text(-0.2, top + 0.5, name, ha="right", va="center", color=INK, fontsize=8)
         for place, group in enumerate(groups):
             _draw_group(axes, group, (place * (each + 0.5), top), (low, high), classes)
     axes.set_aspect("equal")  # images have set it to something else
     if len(rows) > len(shown):
         note = f"the first {len(shown)} of {len(rows)} clients"
-        axes.text(width - 0.5, -0.3, note, ha="right", color=_INK, fontsize=8)
-    return figure
+        axes.text(width - 0.5, -0.3, note, ha="right", color=INK, fontsize=8)
+    return drawn
 
 
 def _draw_group(
@@ -155,7 +132,7 @@ def _draw_group(
 ) -> None:
     """Samples side by side, their classes below, and above them when the data set was seen."""
     left, top = corner
-    axes.text(left, top - 0.06, f"round {group.round}", color=_INK, fontsize=6, va="bottom")
+    axes.text(left, top - 0.06, f"round {group.round}", color=INK, fontsize=6, va="bottom")
     for number, (image, label) in enumerate(zip(_pixels(group, limits), group.labels, strict=True)):
         edges = (left + number + 0.03, left + number + 0.97, top + 0.97, top + 0.03)
         axes.imshow(image, extent=edges, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
@@ -167,7 +144,7 @@ def _draw_group(
             ha="center",
             va="top",
             fontsize=5,
-            color=_INK,
+            color=INK,
             parse_math=False,  # "$" is a "$"
         )
 

@@ -1,0 +1,137 @@
+"""The command ``chronofed nqm``."""
+
+import math
+from argparse import Namespace
+from dataclasses import fields
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from chronofed import nqm
+from chronofed.cli.output import emit, emit_json, note
+from chronofed.errors import SpecError
+from chronofed.nqm.model import Array, Model
+from chronofed.nqm.sweep import LRS
+from chronofed.reports import figure
+from chronofed.reports.nqm import draw_panels
+
+MARKS = {"likely": "=", "near": "~", "no": "≠", "": ""}
+MOST_SEEDS = 2000  # about 1.5 GB with preset P1
+MOST_RUNS = 400_000  # learning rates x seeds of one algorithm in one setting
+
+
+def main(options: Namespace) -> int:
+    """Find the best learning rates of all algorithms in the paper's settings; draw the curves if asked for."""
+    if options.plot:
+        figure.check(options.plot, "drawing curves")
+    models, lrs = _models(options.preset, options.settings), _grid(options.lr_grid)
+    if not 1 <= options.seeds <= min(MOST_SEEDS, MOST_RUNS // len(lrs)):
+        most = min(MOST_SEEDS, MOST_RUNS // len(lrs))
+        raise SpecError(f"--seeds: expected a number from 1 to {most}, not {options.seeds}")
+    cells = _swept(models, lrs, options)
+    if options.plot:
+        note(f"figure: {draw_panels(cells, options.plot)}")
+    if options.json:
+        emit_json([_plain(cell) for cell in cells])
+        return 0
+    title = f"Noisy quadratic model, preset {options.preset}: {options.seeds} seeds, {len(lrs)} learning rates"
+    emit(_table(cells, title))
+    emit(
+        "loss: mean of |Aw + B| over the last fifth of the rounds.\n"
+        "single seeds: between which learning rates 9 in 10 single seeds choose, by their final loss.\n"
+        "paper: = a single seed may well choose it; ~ not, but it is within 10 % of the best loss; ≠ neither.\n"
+        "smoothness: quadratic variation of the loss in the last fifth, less is smoother.\n"
+        "tolerated: the largest learning rate with at most twice the best loss. stable: ends below the start."
+    )
+    return 0
+
+
+def _models(preset: str, names: list[str] | None) -> dict[str, Model]:
+    known = nqm.settings(nqm.PRESETS[preset])
+    chosen = [name.upper() for name in names or known]
+    for name in chosen:
+        if name not in known:
+            raise SpecError(f"--settings: unknown setting {name!r}; known: {', '.join(known)}")
+    return {name: known[name] for name in chosen}
+
+
+def _grid(text: str | None) -> Array:
+    """Learning rates: ``LOW:HIGH:COUNT``, or a list with commas."""
+    if text is None:
+        return LRS
+    try:
+        if ":" in text:
+            low, high, count = text.split(":")
+            rates = np.linspace(float(low), float(high), int(count))
+        else:
+            rates = np.array([float(part) for part in text.split(",")])
+    except ValueError:
+        rates = np.zeros(0)
+    if not (len(rates) and np.isfinite(rates).all() and (rates > 0).all()):
+        msg = f"--lr-grid: expected LOW:HIGH:COUNT or a list such as 0.01,0.1, all above 0, not {text!r}"
+        raise SpecError(msg)
+    return np.unique(rates)
+
+
+def _swept(models: dict[str, Model], lrs: Array, options: Namespace) -> list[nqm.Cell]:
+    console = Console(stderr=True)
+    return list(
+        track(
+            nqm.sweep(models, lrs=lrs, seeds=options.seeds),
+            "runs",
+            total=len(models) * len(nqm.ALGORITHMS),
+            console=console,
+            transient=True,
+            disable=options.quiet or options.json or not console.is_terminal,
+        )
+    )
+
+
+def _plain(cell: nqm.Cell) -> dict[str, object]:
+    """A cell as JSON; infinite numbers, which JSON lacks, become null."""
+    plain = {f.name: getattr(cell, f.name) for f in fields(cell) if f.name != "curve"}
+    plain |= {k: None for k, v in plain.items() if isinstance(v, float) and not math.isfinite(v)}
+    curve = {
+        name: [loss if math.isfinite(loss) else None for loss in losses]
+        for name, losses in zip(("low", "median", "high"), cell.curve.tolist(), strict=True)
+    }
+    return {**plain, "agreement": cell.agreement, "curve": curve}
+
+
+def _table(cells: list[nqm.Cell], title: str) -> Table:
+    table = Table(title=title, title_justify="left", header_style="bold")
+    table.add_column("setting", no_wrap=True)
+    table.add_column("algorithm", no_wrap=True)
+    for heading in (
+        "best lr",
+        "single seeds",
+        "paper",
+        "loss",
+        "final loss",
+        "smoothness",
+        "tolerated",
+        "stable",
+    ):
+        table.add_column(heading, justify="right", no_wrap=True)
+    before = None
+    for cell in cells:
+        if before not in (None, cell.setting):
+            table.add_section()
+        paper = "" if cell.paper is None else f"{cell.paper:g} {MARKS[cell.agreement]}"
+        low, high = cell.likely
+        table.add_row(
+            cell.setting if cell.setting != before else "",
+            cell.algorithm,
+            f"{cell.lr:.3g}",
+            f"{low:.3g} - {high:.3g}",
+            paper,
+            f"{cell.loss:.3g}",
+            f"{cell.final:.3g} ± {cell.deviation:.2g}",
+            f"{cell.variation:.1e}",
+            f"{cell.tolerated:.3g}",
+            f"{cell.stable:.3g}",
+        )
+        before = cell.setting
+    return table

@@ -1,0 +1,96 @@
+"""Round weights as bars, and rounds that algorithms need as lines."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chronofed.reports import figure
+from chronofed.reports.figure import COLOURS, FAINT, INK
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_PURPOSE = "drawing curves"
+_STYLES = (":", "--", "-.", "-")  # lines that lie on each other can be told apart
+_NUMBERED = 24  # more bars than this have no numbers on them
+
+
+def draw_weights(weights: Sequence[float], path: str | os.PathLike[str], title: str = "") -> Path:
+    """Draw round weights as bars, the present last and in a colour of its own.
+
+    Args:
+        weights: The weights, oldest first; those below 0 hang down.
+        path: Where to; the ending chooses PNG, SVG or PDF.
+        title: What the weights are for.
+    """
+    drawn = figure.blank((min(max(4.6, 1.4 + 0.5 * len(weights)), 12.0), 3.4), _PURPOSE)
+    axes = drawn.add_subplot()
+    rounds = np.arange(1, len(weights) + 1)
+    colours = [COLOURS[0]] * (len(weights) - 1) + [COLOURS[1]]
+    bars = axes.bar(rounds, weights, color=colours, width=0.72, zorder=2)
+    axes.set_xlim(0.3, len(weights) + 0.7)
+    axes.axhline(0, color=INK, linewidth=0.8, zorder=3)
+    if len(weights) <= _NUMBERED:
+        axes.bar_label(bars, [_label(w) for w in weights], fontsize=8, color=INK, padding=2)
+        axes.set_xticks(rounds)
+        axes.margins(y=0.12)
+    _dress(axes, "round (the last is the present)", "weight", title)
+    return figure.save(drawn, path)
+
+
+def draw_lines(
+    lines: Mapping[str, NDArray[np.float64]],
+    over: NDArray[np.float64],
+    labels: tuple[str, str],
+    path: str | os.PathLike[str],
+    title: str = "",
+) -> Path:
+    """Draw a line for each algorithm; an axis is logarithmic if its numbers span more than a decade.
+
+    Args:
+        lines: Values of each algorithm; at most four.
+        over: Where they were taken.
+        labels: What is below the picture, and what is beside it.
+        path: Where to; the ending chooses PNG, SVG or PDF.
+        title: What all lines have in common.
+    """
+    drawn = figure.blank((6.4, 4.0), _PURPOSE)
+    axes = drawn.add_subplot()
+    styles = _STYLES[-len(lines) :]
+    for (name, values), style, colour in zip(lines.items(), styles, COLOURS, strict=False):
+        axes.plot(over, values, style, color=colour, linewidth=2, label=name)
+    axes.set_xscale("log" if _wide(over) else "linear")
+    axes.set_yscale("log" if _wide(np.concatenate(list(lines.values()))) else "linear")
+    axes.margins(x=0)
+    axes.grid(which="major", axis="both", color=FAINT, alpha=0.3, linewidth=0.6)
+    _dress(axes, *labels, title)
+    drawn.legend(
+        loc="outside upper center",
+        ncols=len(lines),
+        fontsize=9,
+        labelcolor=INK,
+        frameon=False,
+        handlelength=3.0,
+    )
+    return figure.save(drawn, path)
+
+
+def _label(weight: float) -> str:
+    return f"{weight:.3g}".replace("-", "−")
+
+
+def _wide(values: NDArray[np.float64]) -> bool:
+    return bool(values.min() > 0 and values.max() > 10 * values.min())
+
+
+def _dress(axes: "Axes", below: str, beside: str, title: str) -> None:
+    axes.set_xlabel(below, color=INK)
+    axes.set_ylabel(beside, color=INK)
+    axes.set_title(title, color=INK, fontsize=9)
+    axes.tick_params(colors=INK, labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FAINT)

@@ -1,0 +1,112 @@
+"""What all pictures have in common, and the pictures of weights and rates."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from chronofed.errors import MissingExtraError, SpecError, StorageError
+from chronofed.reports import curves, figure
+
+MAGIC = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+
+
+def drawing():
+    drawn = figure.blank((3, 2))
+    drawn.add_subplot().plot([1, 2, 3], label="line")
+    return drawn
+
+
+@pytest.mark.parametrize("kind", figure.FORMATS)
+def test_the_same_figure_gives_the_same_bytes(tmp_path, monkeypatch, kind):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # its global state is not needed
+    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
+    paths = [figure.save(drawing(), tmp_path / f"{n}.{kind.upper()}") for n in range(2)]
+    first, second = (path.read_bytes() for path in paths)
+    assert first == second
+    assert first.startswith(MAGIC[kind])
+    assert b"dc:date" not in first
+    assert b"CreationDate" not in first
+    assert sorted(tmp_path.iterdir()) == paths
+
+
+def test_global_settings_are_left_alone(tmp_path):
+    from matplotlib import rcParams
+
+    before = dict(rcParams)
+    figure.save(drawing(), tmp_path / "a.svg")
+    assert dict(rcParams) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("a.gif", SpecError, r"cannot draw '.*a\.gif': use a file ending of \.png, \.svg, \.pdf"),
+        ("a", SpecError, "use a file ending"),
+        ("no/a.png", StorageError, "there is no folder .*no; make it"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_before_any_work(tmp_path, name, error, words):
+    for act in (figure.check, lambda path: figure.save(drawing(), path)):
+        with pytest.raises(error, match=words):
+            act(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_matplotlib(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    message = r"drawing bees needs matplotlib: pip install 'chronofed\[plot\]'"
+    with pytest.raises(MissingExtraError, match=message):
+        figure.check(tmp_path / "a.png", "drawing bees")
+    with pytest.raises(MissingExtraError, match=message):
+        figure.blank((1, 1), "drawing bees")
+
+
+@pytest.fixture
+def saved(tmp_path, monkeypatch):
+    """The figures that were saved, beside their files."""
+    figures = []
+    save = figure.save
+    monkeypatch.setattr(
+        figure, "save", lambda drawn, path: figures.append(drawn) or save(drawn, path)
+    )
+    return figures
+
+
+def test_bars_of_weights(tmp_path, saved):
+    path = curves.draw_weights([0.5, -0.25, 0.75], tmp_path / "w.png", "title")
+    assert path.read_bytes().startswith(MAGIC["png"])
+    (axes,) = saved[0].axes
+    bars = axes.containers[0]
+    assert [bar.get_height() for bar in bars] == [0.5, -0.25, 0.75]
+    assert [bar.get_center()[0] for bar in bars] == pytest.approx([1, 2, 3])
+    assert bars[0].get_facecolor() == bars[1].get_facecolor() != bars[2].get_facecolor()
+    assert [text.get_text() for text in axes.texts] == ["0.5", "−0.25", "0.75"]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("round (the last is the present)", "weight")
+    assert axes.get_title() == "title"
+
+
+def test_many_bars_have_no_numbers(tmp_path, saved):
+    curves.draw_weights([0.01] * 100, tmp_path / "w.png")
+    assert not saved[0].axes[0].texts
+    assert saved[0].get_figwidth() == 12
+
+
+def test_lines(tmp_path, saved):
+    over = np.geomspace(0.1, 10, 5)
+    lines = {"A": over, "B": over**2, "C": 1 / over}
+    curves.draw_lines(lines, over, ("below", "beside"), tmp_path / "r.svg", "title")
+    (axes,), (legend,) = saved[0].axes, saved[0].legends
+    assert [text.get_text() for text in legend.get_texts()] == ["A", "B", "C"]
+    assert [line.get_linestyle() for line in axes.lines] == ["--", "-.", "-"]
+    assert len({line.get_color() for line in axes.lines}) == 3
+    assert axes.lines[1].get_ydata().tolist() == (over**2).tolist()
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("below", "beside")
+
+
+def test_axes_are_linear_where_logarithms_say_nothing(tmp_path, saved):
+    over = np.linspace(0, 10, 5)
+    curves.draw_lines({"A": 5 + over}, over, ("", ""), tmp_path / "r.svg")
+    (axes,) = saved[0].axes
+    assert (axes.get_xscale(), axes.get_yscale()) == ("linear", "linear")
