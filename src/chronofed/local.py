@@ -99,14 +99,16 @@ class Local:
         """The same mini-batch's gradient at several points; only the first counts for the buffers."""
         batch = next(self._batches)
         x = self.objective.augment(batch.x, self.generator)
-        same, state = Batch(x, batch.y, batch.weight), torch.default_generator.get_state()
+        same = Batch(x, batch.y, batch.weight)
+        if len(points) == 1:
+            return [self._gradient(points[0], same)]
+        state = torch.default_generator.get_state()
         gradients = [self._gradient(points[0], same)]
-        if points[1:]:
-            buffers = self.objective.buffers
-            for params in points[1:]:
-                torch.default_generator.set_state(state)  # the same dropout
-                gradients.append(self._gradient(params, same))
-            self.objective.buffers = buffers
+        buffers = self.objective.buffers
+        for params in points[1:]:
+            torch.default_generator.set_state(state)  # the same dropout
+            gradients.append(self._gradient(params, same))
+        self.objective.buffers = buffers
         return gradients
 
     def full_gradient(self, params: Vector) -> Vector:

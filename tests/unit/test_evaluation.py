@@ -45,6 +45,16 @@ def test_test_set(task, evaluator, snapshots):
     assert measures["test_accuracy"] == pytest.approx(accuracy)
 
 
+@pytest.mark.parametrize("workers", [2, 3, 50])
+def test_numbers_do_not_depend_on_workers(task, scenario, snapshots, workers, monkeypatch):
+    monkeypatch.setattr("chronofed.tasks.classification.EVALUATION_BATCH", 7)  # many batches
+    alone, many = (
+        Evaluator(task, scenario, Method(), Evaluate(), seed=0, workers=n)(snapshots[3]).measures
+        for n in (1, workers)
+    )
+    assert alone == many
+
+
 def test_all_training_data_seen_so_far(task, scenario, evaluator, snapshots):
     measures = evaluator(seen=10**6)(snapshots[3]).measures
     visits = [v.indices for t in range(3) for v in scenario.at(t).visits.values()]

@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
+from torch.nn import functional
 
 from chronofed.config import kind_of
 from chronofed.errors import SpecError
+from chronofed.tasks import models
 from chronofed.tasks.models import (
     BasicBlock,
     Cnn,
@@ -21,6 +23,8 @@ from chronofed.tasks.models import (
     ResNet18,
     Scale,
 )
+from chronofed.tasks.objective import TorchObjective
+from chronofed.types import Batch
 
 GREY, COLOUR, WINDOW = (1, 28, 28), (3, 32, 32), (128, 6)
 SMALL = [
@@ -259,3 +263,43 @@ def test_custom():
 def test_custom_refused(factory, options, message):
     with pytest.raises(SpecError, match=rf"(?s)^(?!.*\n)model custom: .*{message}"):
         Custom(factory, options).build((4,), 3)
+
+
+@pytest.mark.parametrize("norm", ["batch", "group", "none"])
+def test_batch_norm_is_folded_in_use_only(norm):
+    """In use the same function as without folding; in training the batch's own statistics."""
+    torch.manual_seed(0)
+    module = ResNet18(width=4, norm=norm).build((3, 8, 8), 5).double()
+    for m in module.modules():
+        if isinstance(m, nn.BatchNorm2d):
+            m.running_mean.normal_()
+            m.running_var.uniform_(0.5, 2)
+            nn.init.normal_(m.weight)
+            nn.init.normal_(m.bias)
+    x = torch.randn(6, 3, 8, 8, dtype=torch.float64)
+
+    for mode in (True, False):
+        module.train(mode)
+        buffers = {n: b.clone() for n, b in module.named_buffers()}
+        found = module(x)
+        module.load_state_dict(buffers, strict=False)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(models, "_normed", lambda x, conv, norm: norm(conv(x)))
+            expected = module(x)
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+        changed = any((b != buffers[n]).any() for n, b in module.named_buffers())
+        assert changed == (mode and norm == "batch")
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 8), (1, 8, 8)], ids=["coloured", "grey"])
+def test_order_of_pixels_in_memory_does_not_matter(shape):
+    torch.manual_seed(0)
+    objective = TorchObjective(Cnn(channels=(4, 4), fc=8).build(shape, 3).double())
+    params = objective.flat.read()
+    x, y = torch.randint(256, (5, *shape), dtype=torch.uint8), torch.tensor([0, 1, 2, 0, 1])
+    batch = Batch(x, y, torch.full((5,), 0.2, dtype=torch.float64))
+    loss = functional.cross_entropy(objective.flat.module(x), y)
+    expected = objective.flat.gradient(loss)
+    torch.testing.assert_close(objective.gradient(params, batch), expected, rtol=1e-10, atol=1e-12)
+    logits = objective.logits(params, x)
+    torch.testing.assert_close(logits, objective.flat.module(x).detach(), rtol=1e-10, atol=1e-12)

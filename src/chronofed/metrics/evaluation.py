@@ -1,11 +1,15 @@
 """How the global model does after a round, and what explains it."""
 
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from chronofed.config import Config, Count, Natural
 from chronofed.engines.serial import one_thread
@@ -18,7 +22,7 @@ from chronofed.scenarios.base import Scenario
 from chronofed.seeds import numpy_generator
 from chronofed.tasks.classification import Classification, Score
 from chronofed.tasks.objective import TorchObjective
-from chronofed.types import Vector
+from chronofed.types import Samples, Vector
 
 MOST_PERIODS = 3000  # client-periods that "auto" follows
 
@@ -66,6 +70,7 @@ class Evaluator:
         method: How it is learned.
         settings: What to evaluate.
         seed: Root of the run's randomness.
+        workers: Threads that share the samples among them; the numbers do not depend on it.
     """
 
     task: Classification
@@ -73,15 +78,16 @@ class Evaluator:
     method: Method
     settings: Evaluate
     seed: int
+    workers: int = 1
     _seen: NDArray[np.bool_] = field(init=False)  # (n,) which training samples were seen
     _until: int = field(init=False, default=0)  # by which round
-    _objective: TorchObjective = field(init=False)
+    _objectives: list[TorchObjective] = field(init=False)
     _table: PeriodTable = field(init=False)
     _standing: Standing = field(init=False, default_factory=Standing)
 
     def __post_init__(self) -> None:
         self._seen = np.zeros(len(self.task.data.train), dtype=bool)
-        self._objective = self.task.objective()
+        self._objectives = [self.task.objective() for _ in range(self.workers)]
         self._table = PeriodTable(self.task.data)
 
     def absorb(self, recorded: Iterable[Mapping[str, Any]]) -> None:
@@ -104,14 +110,24 @@ class Evaluator:
             measures |= self._on_seen(snapshot) | self._personal(snapshot, test)
             measures |= self.method.weights.report(snapshot.weights)
             if self.settings.past:
-                pick = (self.task, self.scenario, self.method.memory, self._objective)
+                pick = (self.task, self.scenario, self.method.memory, self._objectives[0])
                 measures |= past_measures(*pick, snapshot, self.settings.past)
             periods = self._periods(snapshot, test)
             return Evaluation(measures | self._standing.measures(), periods)
 
     def _score(self, params: Vector, buffers: Vector, indices: NDArray[np.int64] | None) -> Score:
         samples = self.task.data.test if indices is None else self.task.samples(indices)
-        return self.task.score(self._objective, params, buffers, samples)
+        parts = _shares(samples, self.workers, self.task.evaluation_batch)
+        if len(parts) == 1:
+            return self.task.score(self._objectives[0], params, buffers, samples)
+
+        def partial(objective: TorchObjective, part: Samples) -> list[tuple[float, Tensor]]:
+            with one_thread():
+                return self.task.partial_scores(objective, params, buffers, part)
+
+        with ThreadPoolExecutor(len(parts)) as pool:
+            found = list(pool.map(partial, self._objectives, parts))
+        return Score.of(chain.from_iterable(found))
 
     def _advance(self, round_: int) -> None:
         """Know who saw what until ``round_``; asked for the past, begin again."""
@@ -159,3 +175,11 @@ class Evaluator:
         line = {"round": snapshot.round, "accuracy": self._table.accuracies(test.correct)}
         self._standing.add(line)
         return line
+
+
+def _shares(samples: Samples, workers: int, batch: int) -> list[Samples]:
+    """Equal shares that do not cut a batch in two, so that sums are the same for any number of workers."""
+    batches = -(-len(samples) // batch)
+    size = batch * -(-batches // workers)
+    pairs = zip(torch.split(samples.x, size), torch.split(samples.y, size), strict=True)
+    return [Samples(x, y) for x, y in pairs]

@@ -203,8 +203,9 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The residual is added before the last ReLU."""
-        out = functional.relu(self.norm1(self.conv1(x)))
-        return functional.relu(self.norm2(self.conv2(out)) + self.downsample(x))
+        out = functional.relu(_normed(x, self.conv1, self.norm1))
+        shortcut = _normed(x, *self.downsample) if len(self.downsample) else x
+        return functional.relu(_normed(out, self.conv2, self.norm2) + shortcut)
 
 
 class ResNet(nn.Module):
@@ -223,7 +224,7 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits ``(b, classes)``; the mean over all pixels makes any image size possible."""
-        x = functional.relu(self.norm1(self.conv1(self.scale(x, self.fc.weight.dtype))))
+        x = functional.relu(_normed(self.scale(x, self.fc.weight.dtype), self.conv1, self.norm1))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         logits: Tensor = self.fc(x.mean((-2, -1)))
         return logits
@@ -238,6 +239,19 @@ def _conv(inputs: int, outputs: int, kernel: int, stride: int, norm: Norm) -> nn
     # A normalisation has its own bias, which makes one of the convolution redundant.
     bias = norm == "none"
     return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=bias)
+
+
+def _normed(x: Tensor, conv: nn.Module, norm: nn.Module) -> Tensor:
+    """A convolution and what follows it; in use, BatchNorm is folded into the convolution's weights."""
+    if not isinstance(norm, nn.BatchNorm2d) or norm.training or not isinstance(conv, nn.Conv2d):
+        out: Tensor = norm(conv(x))
+        return out
+    mean, variance = norm.running_mean, norm.running_var
+    assert mean is not None
+    assert variance is not None
+    scale = norm.weight * torch.rsqrt(variance + norm.eps)
+    weight, bias = conv.weight * scale[:, None, None, None], norm.bias - mean * scale
+    return functional.conv2d(x, weight, bias, conv.stride, conv.padding)
 
 
 def _norm(norm: Norm, channels: int) -> nn.Module:

@@ -22,10 +22,14 @@ class TorchObjective:
 
     Attributes:
         flat: The module, bound to a flat vector.
+        device: Where the module is. Samples may be elsewhere: they follow, batch by batch.
     """
 
-    def __init__(self, module: nn.Module, augment: Augment | None = None) -> None:
-        self.flat = Flat(module)
+    def __init__(
+        self, module: nn.Module, augment: Augment | None = None, device: str = "cpu"
+    ) -> None:
+        self.device = torch.device(device)
+        self.flat = Flat(module.to(self.device))
         self._augment = augment
 
     @property
@@ -40,9 +44,9 @@ class TorchObjective:
     def gradient(self, params: Vector, batch: Batch) -> Vector:
         """Gradient of the weighted loss; BatchNorm sees the batch as training data."""
         self.flat.bind(params)
-        self.flat.module.train()
-        losses = functional.cross_entropy(self.flat.module(batch.x), batch.y, reduction="none")
-        return self.flat.gradient(losses @ batch.weight.to(losses.dtype))
+        if not self.flat.module.training:
+            self.flat.module.train()
+        return self.flat.gradient(self._weighted(batch))
 
     def augment(self, x: Tensor, generator: Generator) -> Tensor:
         """A random view of images to train on."""
@@ -57,7 +61,7 @@ class TorchObjective:
         """Predictions as in use, not as in training."""
         self._in_use(params)
         with inference_mode():
-            output: Tensor = self.flat.module(x)
+            output: Tensor = self.flat.module(self._placed(x))
         return output
 
     def features(self, params: Vector, x: Tensor, layer: str | None = None) -> Tensor:
@@ -75,7 +79,7 @@ class TorchObjective:
         try:
             with no_grad():
                 for part in torch.split(x, CHUNK):
-                    self.flat.module(part)
+                    self.flat.module(part.to(self.device))
                     seen.extend(calls[:1])  # a layer that is used again sees something else
                     calls.clear()
         finally:
@@ -110,9 +114,9 @@ class TorchObjective:
             *(torch.split(t, at_once) for t in (batch.x, batch.y, batch.weight)),
             strict=True,
         ):
-            gradients = each(chosen, self.encode(x), y)
+            gradients = each(chosen, self.encode(x), y.to(self.device))
             rows = torch.cat([g.flatten(1) for g in gradients.values()], dim=1)  # (n, m)
-            total.add_(weight.to(rows.dtype) @ rows.square_())
+            total.add_(weight.to(rows) @ rows.square_())
         return total
 
     def hessian_product(self, params: Vector, batch: Batch, spans: Spans, v: Vector) -> Vector:
@@ -128,14 +132,14 @@ class TorchObjective:
     def input_gradient(self, params: Vector, x: Tensor, y: Tensor) -> Tensor:
         """Gradient of every sample's own loss in its encoded input, as in use."""
         self._in_use(params)
-        z = x.detach().requires_grad_()
-        loss = functional.cross_entropy(self.flat.module(z), y, reduction="sum")
+        z = x.detach().to(self.device).requires_grad_()
+        loss = functional.cross_entropy(self.flat.module(z), y.to(self.device), reduction="sum")
         (gradient,) = torch.autograd.grad(loss, z)
         return gradient
 
     def encode(self, x: Tensor) -> Tensor:
         """Samples as the first layer sees them: bytes are scaled, other numbers left alone."""
-        encoded: Tensor = Scale()(x, self.flat.read().dtype)
+        encoded: Tensor = Scale()(x.to(self.device), self.flat.read().dtype)
         return encoded
 
     def decode(self, z: Tensor, like: Tensor) -> Tensor:
@@ -158,7 +162,7 @@ class TorchObjective:
         parts = -(-len(samples) // CHUNK)  # of equal size, because they count the same
         with no_grad():
             for part in torch.tensor_split(samples.x, parts):
-                self.flat.module(part)
+                self.flat.module(part.to(self.device))
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
 
@@ -174,7 +178,20 @@ class TorchObjective:
 
     def _in_use(self, params: Vector) -> None:
         self.flat.bind(params)
-        self.flat.module.eval()
+        if self.flat.module.training:
+            self.flat.module.eval()
+
+    def _placed(self, x: Tensor) -> Tensor:
+        """Samples where the module is; in memory the colours of a pixel lie together, which is faster."""
+        here = x.to(self.device)
+        coloured = here.dim() == 4 and here.shape[1] > 1
+        return here.contiguous(memory_format=torch.channels_last) if coloured else here
+
+    def _weighted(self, batch: Batch) -> Tensor:
+        """The weighted loss, in the module's present mode."""
+        logits = self.flat.module(self._placed(batch.x))
+        losses = functional.cross_entropy(logits, batch.y.to(self.device), reduction="none")
+        return losses @ batch.weight.to(losses)
 
     def _chosen(self, spans: Spans) -> list[str]:
         """Names of the parameters that lie in ``spans``."""
@@ -183,8 +200,7 @@ class TorchObjective:
     def _loss(self, params: Vector, spans: Spans, batch: Batch) -> tuple[Tensor, list[Tensor]]:
         self._in_use(params)
         named = dict(self.flat.module.named_parameters())
-        losses = functional.cross_entropy(self.flat.module(batch.x), batch.y, reduction="none")
-        return losses @ batch.weight.to(losses.dtype), [named[n] for n in self._chosen(spans)]
+        return self._weighted(batch), [named[n] for n in self._chosen(spans)]
 
 
 def _flat_gradient(value: Tensor, chosen: list[Tensor]) -> Vector:
