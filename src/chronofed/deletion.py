@@ -46,11 +46,19 @@ def without(plan: Plan, deletions: Sequence[Deletion]) -> Plan:
 def apply_deletions(lockers: MutableMapping[int, Locker], due: Sequence[Deletion]) -> None:
     """Remove deleted samples and clients from what clients keep."""
     rows = torch.tensor([row for deletion in due for row in deletion.rows], dtype=torch.int64)
-    for client in {client for deletion in due for client in deletion.clients}:
-        lockers.pop(client, None)
-    for client, locker in list(lockers.items()):
-        kept = tuple(k for k in (_without_rows(k, rows) for k in locker.kept) if k is not None)
-        lockers[client] = replace(locker, kept=kept)
+    gone = {client for deletion in due for client in deletion.clients}
+    for client in list(lockers):  # one locker at a time: they may not all fit into memory
+        if client in gone:
+            del lockers[client]
+        elif len(rows):
+            _delete_rows(lockers, client, rows)
+
+
+def _delete_rows(lockers: MutableMapping[int, Locker], client: int, rows: torch.Tensor) -> None:
+    locker = lockers[client]
+    left = tuple(k for k in (_without_rows(k, rows) for k in locker.kept) if k is not None)
+    if list(map(id, left)) != list(map(id, locker.kept)):
+        lockers[client] = replace(locker, kept=left)
 
 
 def _without_rows(keepsake: Keepsake, rows: torch.Tensor) -> Keepsake | None:
@@ -60,6 +68,8 @@ def _without_rows(keepsake: Keepsake, rows: torch.Tensor) -> Keepsake | None:
     if "rows" not in keepsake.record or not len(rows):
         return keepsake
     stay = ~torch.isin(keepsake.record["rows"], rows)
+    if stay.all():
+        return keepsake
     if not stay.any():
         return None
     return replace(keepsake, record={name: t[stay] for name, t in keepsake.record.items()})

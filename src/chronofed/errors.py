@@ -3,6 +3,7 @@
 Every message is one line: what happened, where, and what to do about it.
 """
 
+from pathlib import Path
 from typing import ClassVar
 
 
@@ -53,3 +54,9 @@ class DivergedError(ChronofedError):
     """Training produced numbers that are not finite."""
 
     exit_code: ClassVar[int] = 7
+
+
+def cannot_write(path: Path, error: OSError) -> StorageError:
+    """One clear line about a write that failed."""
+    reason = (error.strerror or str(error)).lower()
+    return StorageError(f"cannot write {path}: {reason}; free some space or mend the permissions")

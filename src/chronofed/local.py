@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import msgspec
 import torch
-from torch import Generator
+from torch import Generator, Tensor
 
 from chronofed.config import Config, Count, Fraction, NonNegative, Positive
 from chronofed.surrogate import Pool, Surrogate
@@ -79,7 +79,7 @@ class Local:
     pace: float = 1.0
     pool: Pool = field(init=False)
     steps: int = field(init=False)
-    _batches: Iterator[Batch] = field(init=False, repr=False)
+    _draws: Iterator[tuple[Tensor, Tensor]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         pool = self.past.pool(self.samples)
@@ -87,8 +87,12 @@ class Local:
         steps = math.ceil(self.pace * self.train.count(len(self.samples), len(pool)))
         object.__setattr__(self, "steps", steps)
         size = self.train.batch_size
-        batches = repeat(pool.whole()) if size == "full" else pool.batches(size, self.generator)
-        object.__setattr__(self, "_batches", batches)
+        draws = _whole(pool) if size == "full" else pool.draws(size, self.generator)
+        object.__setattr__(self, "_draws", draws)
+
+    def draw(self) -> tuple[Tensor, Tensor]:
+        """The next mini-batch: positions in the pool, and weights."""
+        return next(self._draws)
 
     def stochastic_gradient(self, params: Vector) -> Vector:
         r"""Unbiased gradient of :math:`p_t f_t + \sum_\tau p_\tau \tilde f_\tau` at ``params``."""
@@ -97,7 +101,8 @@ class Local:
 
     def stochastic_gradients(self, *points: Vector) -> list[Vector]:
         """The same mini-batch's gradient at several points; only the first counts for the buffers."""
-        batch = next(self._batches)
+        drawn = self.draw()
+        batch = self.pool.whole() if self.train.batch_size == "full" else self.pool.at(*drawn)
         x = self.objective.augment(batch.x, self.generator)
         same = Batch(x, batch.y, batch.weight)
         if len(points) == 1:
@@ -127,18 +132,32 @@ class Local:
         return gradient
 
     def descend(self, start: Vector, direction: Callable[[Vector], Vector]) -> Vector:
-        r"""Take K steps :math:`w \gets w - \eta_l\, d(w)` from ``start``: the only training loop.
+        r"""Take K steps :math:`w \gets w - \eta_l\, d(w)` from ``start``.
 
         ``direction`` must return a vector that nobody else holds.
         """
-        params, train = start.clone(), self.train
-        velocity: Vector | None = None
-        for _ in range(self.steps):
-            step = direction(params)
-            if train.weight_decay:
-                step.add_(params, alpha=train.weight_decay)
-            if train.momentum:
-                velocity = step if velocity is None else velocity.mul_(train.momentum).add_(step)
-                step = velocity
-            params.sub_(step, alpha=train.lr)
+        params = start.clone()
+        velocity = torch.zeros_like(params) if self.train.momentum else None
+        descend(params, direction, self.train, self.steps, velocity)
         return params
+
+
+def _whole(pool: Pool) -> Iterator[tuple[Tensor, Tensor]]:
+    return repeat((torch.arange(len(pool)), pool.weight))
+
+
+def descend(
+    params: Vector,
+    direction: Callable[[Vector], Vector],
+    train: Train,
+    steps: int,
+    velocity: Vector | None,
+) -> None:
+    """The only training loop: steps in place, on ``(d,)`` or ``(clients, d)``; momentum in ``velocity``."""
+    for _ in range(steps):
+        step = direction(params)
+        if train.weight_decay:
+            step.add_(params, alpha=train.weight_decay)
+        if velocity is not None:
+            step = velocity.mul_(train.momentum).add_(step)
+        params.sub_(step, alpha=train.lr)

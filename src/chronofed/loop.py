@@ -1,5 +1,6 @@
 """The main loop: rounds of orders and results."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -8,6 +9,7 @@ import torch
 from chronofed.backbones.base import Uploads, weighted_mean
 from chronofed.clock import Clock
 from chronofed.deletion import Deletion, apply_deletions, without
+from chronofed.engines.lockers import refill, snapshot_of
 from chronofed.engines.serial import SerialEngine, one_thread
 from chronofed.errors import DivergedError, IncompatibleError, SpecError
 from chronofed.local import Train
@@ -110,8 +112,7 @@ def run(  # noqa: PLR0913 - one place for all that a run is made of
         params, buffers = task.initial(seed)
         state = method.backbone.init_server(params, scenario.clients)
         start = Snapshot(0, state, buffers, weights=method.weights.init())
-    engine.lockers.clear()
-    engine.lockers.update(start.lockers)
+    refill(engine.lockers, start.lockers)
     last = scenario.rounds if rounds is None else rounds
     server = _Server(method, engine, train or Train(), seed, tuple(deletions), clock)
     return server.rounds(scenario, start, last)
@@ -129,13 +130,14 @@ class _Server:
     clock: Clock
 
     def rounds(self, scenario: Scenario, now: Snapshot, last: int | None) -> Iterator[Snapshot]:
+        now = replace(now, lockers={})  # they are the engine's from here on
         now = self._forget(now, [d for d in self.deletions if d.round < now.round])
         while last is None or now.round < last:
             now = self._forget(now, [d for d in self.deletions if d.round == now.round])
             plan = without(scenario.at(now.round), self.deletions)
             with one_thread():
                 now = self._round(now, plan) if plan.visits else replace(now, round=now.round + 1)
-            yield replace(now, lockers=dict(self.engine.lockers))
+            yield replace(now, lockers=snapshot_of(self.engine.lockers))
 
     def _round(self, now: Snapshot, plan: Plan) -> Snapshot:
         with self.clock("memory"):
@@ -186,7 +188,7 @@ class _Server:
     def _next(self, now: Snapshot, results: list[Result]) -> Snapshot:
         method = self.method
         server = method.backbone.aggregate(now.server, self._uploads(results))
-        if not torch.isfinite(server["params"]).all():
+        if not math.isfinite(server["params"].sum(dtype=torch.float64)):  # one pass
             msg = f"round {now.round}: the model is no longer finite; try a smaller train.lr"
             raise DivergedError(msg)
         weight = shares(results, method.average)

@@ -1,6 +1,7 @@
 """What travels between server and client, and what a client does with an order."""
 
 from collections.abc import Iterable, Iterator, MutableMapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -98,6 +99,21 @@ class Locker:
     kept: tuple[Keepsake, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What is left of local training.
+
+    Attributes:
+        upload: What the backbone sends.
+        state: What it keeps on the client.
+        params: The model at the end.
+    """
+
+    upload: Record
+    state: Record
+    params: Vector
+
+
 class Engine(Protocol):
     """Carries orders to clients and results back: a map, nothing more."""
 
@@ -127,6 +143,8 @@ class Client:
         samples: The present data.
         key: Which of its data sets they are.
         clock: Where time is booked.
+        draws: Whether the model may draw from torch's global generator, which is then seeded; threads, which
+            share that generator, serve only models that do not.
     """
 
     method: Method
@@ -136,39 +154,55 @@ class Client:
     samples: Samples
     key: int
     clock: Clock = field(default_factory=Clock)
+    draws: bool = True
 
     def prepare(self) -> Result:
         """Answer the exchange that begins a round; nothing is kept."""
         self.objective.buffers = self.order.buffers
-        with global_torch_seed(self.order.seed, "prepare", *self._place):
-            upload = self.method.backbone.prepare(self.order.server, self._local(self._opened()))
+        with self._seeded("prepare"):
+            local = self.recall(self.opened())
+            upload = self.method.backbone.prepare(self.order.server, local)
         return Result(self.order.client, self.key, len(self.samples), upload, self.order.buffers)
 
     def serve(self) -> tuple[Result, Locker]:
         """Train (``CFL Algorithm Framework``, the inner loop): the result and the next locker."""
-        order, locker = self.order, self._opened()
+        locker = self.opened()
+        local = self.recall(locker)
+        with self.clock("train"), self._seeded("layers"):
+            trained = self._train(local, locker)
+        return self.conclude(locker, trained)
+
+    def opened(self) -> Locker:
+        """What it kept; on the first visit what the backbone starts with."""
+        if self.locker is not None:
+            return self.locker
+        return Locker(self.method.backbone.init_client(self.order.server["params"]))
+
+    def recall(self, locker: Locker) -> Local:
+        """Before training: the past, and all that the client can compute."""
         with self.clock("memory"):
-            local = self._local(locker)
-        with self.clock("train"), global_torch_seed(order.seed, "layers", *self._place):
-            upload, state, params = self._train(local, locker)
-        buffers = self.objective.buffers
+            return self._local(locker)
+
+    def conclude(self, locker: Locker, trained: Trained) -> tuple[Result, Locker]:
+        """After training: remember, report, answer."""
+        order, buffers = self.order, self.objective.buffers
         with self.clock("memory"):
-            locker, kept = self._remember(Locker(state, locker.kept), params)
+            locker, kept = self._remember(Locker(trained.state, locker.kept), trained.params)
         with self.clock("probe"):
             report = self._probe(kept)
         if self.method.memory.home != "server":
             kept = {}
-        answer = Result(order.client, self.key, len(self.samples), upload, buffers, kept, report)
-        return answer, locker
+        size, upload = len(self.samples), trained.upload
+        return Result(order.client, self.key, size, upload, buffers, kept, report), locker
 
     @property
     def _place(self) -> tuple[int, int]:
         return self.order.round, self.order.client
 
-    def _opened(self) -> Locker:
-        if self.locker is not None:
-            return self.locker
-        return Locker(self.method.backbone.init_client(self.order.server["params"]))
+    def _seeded(self, purpose: str) -> AbstractContextManager[None]:
+        if not self.draws:
+            return nullcontext()
+        return global_torch_seed(self.order.seed, purpose, *self._place)
 
     def _local(self, locker: Locker) -> Local:
         order = self.order
@@ -177,10 +211,12 @@ class Client:
             moment = Moment(order.round, self.key, len(self.samples))
             past = self.method.memory.recall(locker.kept, order.weights, moment)
         generator = torch_generator(order.seed, "train", *self._place)
-        pace = order.train.pace(torch_generator(order.seed, "pace", *self._place))
+        pace = 1.0
+        if order.train.slow:
+            pace = order.train.pace(torch_generator(order.seed, "pace", *self._place))
         return Local(self.objective, self.samples, past, order.train, generator, pace)
 
-    def _train(self, local: Local, locker: Locker) -> tuple[Record, Record, Vector]:
+    def _train(self, local: Local, locker: Locker) -> Trained:
         backbone, server = self.method.backbone, self.order.server
 
         def direction(params: Vector) -> Vector:
@@ -192,11 +228,13 @@ class Client:
         if self.method.memory.pollutes and local.past.replay is not None:
             self.objective.refresh(params, self.samples)
         upload, state = backbone.finish(params, server, locker.state, local)
-        return upload, state, params
+        return Trained(upload, state, params)
 
     def _remember(self, locker: Locker, params: Vector) -> tuple[Locker, Record]:
         """Observe the present; a memory on the client keeps it, one on the server sends it."""
         memory, order = self.method.memory, self.order
+        if memory.home == "nowhere":
+            return locker, {}
         generator = torch_generator(order.seed, "observe", *self._place)
         record = memory.observe(self.objective, params, self.samples, generator)
         if memory.home != "client" or not record:

@@ -18,10 +18,17 @@ from chronofed.types import Batch, Samples, Spans, Vector
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    r"""Weighted samples: the objective :math:`\sum_j a_j\, \ell(w; x_j, y_j)` to draw mini-batches of."""
+    r"""Weighted samples: the objective :math:`\sum_j a_j\, \ell(w; x_j, y_j)` to draw mini-batches of.
+
+    Attributes:
+        samples: The samples.
+        weight: Their weights, ``(n,)``, of double precision.
+        even: The sum of the weights, if it is known that all are equal.
+    """
 
     samples: Samples
-    weight: Tensor  # (n,) float64
+    weight: Tensor
+    even: float | None = None
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -32,11 +39,25 @@ class Pool:
         Samples of equal weight come in shuffled epochs, without replacement; others are drawn with
         replacement, in proportion to the size of their weight, and count with its sign.
         """
-        total, sign = float(self.weight.abs().sum()), self.weight.sign()
-        draw = self._epochs if self._equal() else self._draws
-        for pick in draw(size, generator):
-            chosen = self.samples[pick]
-            yield Batch(chosen.x, chosen.y, sign[pick] * (total / len(pick)))
+        for pick, weight in self.draws(size, generator):
+            yield self.at(pick, weight)
+
+    def draws(self, size: int, generator: Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        """The same mini-batches as positions in the pool, and the weights of what is there."""
+        share = self._even() if self.even is None else self.even
+        if share is not None:
+            for pick in self._epochs(size, generator):
+                n = pick.numel()
+                yield pick, self.weight.new_full((n,), share / n)
+        else:
+            total, sign = float(self.weight.abs().sum()), self.weight.sign()
+            for pick in self._draws(size, generator):
+                yield pick, sign[pick] * (total / pick.numel())
+
+    def at(self, pick: Tensor, weight: Tensor) -> Batch:
+        """The samples at some positions, with these weights."""
+        chosen = self.samples[pick]
+        return Batch(chosen.x, chosen.y, weight)
 
     def whole(self) -> Batch:
         """The objective itself, as one batch."""
@@ -48,13 +69,17 @@ class Pool:
             chosen = self.samples[pick]
             yield Batch(chosen.x, chosen.y, self.weight[pick])
 
-    def _equal(self) -> bool:
-        low, high = self.weight.aminmax()
-        return bool(high - low <= 1e-9 * high.abs())
+    def _even(self) -> float | None:
+        """The sum of the weights, if all are equal."""
+        low, high = (float(end) for end in self.weight.aminmax())
+        return float(self.weight.sum()) if high - low <= 1e-9 * abs(high) else None
 
     def _epochs(self, size: int, generator: Generator) -> Iterator[Tensor]:
+        n = len(self)
         while True:
-            yield from torch.split(torch.randperm(len(self), generator=generator), size)
+            order = torch.randperm(n, generator=generator)
+            for start in range(0, n, size):
+                yield order[start : start + size]
 
     def _draws(self, size: int, generator: Generator) -> Iterator[Tensor]:
         while True:
@@ -82,13 +107,13 @@ class Quadratic:
     diagonal: Vector
 
     def add_gradient_(self, grad: Vector, params: Vector) -> None:
-        """Turn the present's gradient into that of present and past, in place."""
+        """Turn the present's gradient into that of present and past, in place; ``(d,)`` or ``(clients, d)``."""
         start = 0
         for span, scale in zip(self.spans, self.scale, strict=True):
             part = slice(start, start + span.stop - span.start)
-            here = grad[span]
-            torch.add(self.linear[part], here, alpha=scale, out=here)
-            here.addcmul_(self.diagonal[part], params[span])
+            here = grad[..., span]
+            torch.add(self.linear[..., part], here, alpha=scale, out=here)
+            here.addcmul_(self.diagonal[..., part], params[..., span])
             start = part.stop
 
 
@@ -109,13 +134,13 @@ class Surrogate:
     def pool(self, samples: Samples) -> Pool:
         """The present samples together with those to replay."""
         n = len(samples)
-        now = Pool(samples, torch.full((n,), self.present / n, dtype=torch.float64))
+        weight = torch.full((n,), self.present / n, dtype=torch.float64)
         if self.replay is None:
-            return now
+            return Pool(samples, weight, even=self.present)
         past = self.replay
         return Pool(
             Samples(torch.cat([samples.x, past.samples.x]), torch.cat([samples.y, past.samples.y])),
-            torch.cat([now.weight, past.weight]),
+            torch.cat([weight, past.weight]),
         )
 
     def add_gradient_(self, grad: Vector, params: Vector) -> None:

@@ -28,7 +28,7 @@ class Samples:
     )
 
     def __len__(self) -> int:
-        return len(self.y)
+        return self.y.shape[0]
 
     def __getitem__(self, pick: Tensor) -> "Samples":
         return Samples(self.x[pick], self.y[pick], None if self.rows is None else self.rows[pick])

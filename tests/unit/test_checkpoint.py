@@ -1,10 +1,22 @@
 """Checkpoints come back bit for bit, or are known to be damaged."""
 
-import pytest
-import torch
+import errno
+import json
+import os
+import tracemalloc
+import weakref
+from dataclasses import replace
 
-from chronofed import CoreSet, Method, Snapshot
-from chronofed.errors import RunError
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chronofed import CoreSet, Method, Snapshot, safefile
+from chronofed.engines import LockerStore
+from chronofed.engines.lockers import LockerView, about, named
+from chronofed.errors import RunError, StorageError
 from chronofed.memories import Keepsake
 from chronofed.protocol import Locker
 from chronofed.records import checkpoint
@@ -90,7 +102,180 @@ def test_a_damaged_one_is_passed_over(tmp_path, damage):
     ],
 )
 def test_a_file_of_another_kind_is_refused(tmp_path, content):
-    path = tmp_path / f"00000001-{checkpoint._digest(content)}.safetensors"
+    path = tmp_path / f"00000001-{checkpoint._digest([content])}.safetensors"
     path.write_bytes(content)
     with pytest.raises(RunError, match="cannot be read"):
         checkpoint.load(path)
+
+
+def as_before(original: Snapshot) -> bytes:
+    """How the first version wrote it, all at once."""
+    tensors = {"model/buffers": original.buffers}
+    places = {"server": original.server, "weights": original.weights}
+    places |= {f"past/{k}": kept.record for k, kept in enumerate(original.past)}
+    tensors |= {f"{place}/{n}": t for place, r in places.items() for n, t in r.items()}
+    for client, locker in original.lockers.items():
+        tensors |= {f"locker/{client}/{name}": tensor for name, tensor in named(locker)}
+    rest = {
+        "format": "chronofed-checkpoint-1",
+        "round": original.round,
+        "traffic": [original.traffic.down, original.traffic.up],
+        "past": about(original.past),
+        "lockers": {c: about(k.kept) for c, k in sorted(original.lockers.items())},
+    }
+    whole = {name: tensor.clone() for name, tensor in tensors.items()}
+    return safetensors.torch.save(whole, {"about": json.dumps(rest)})
+
+
+def in_a_store(original: Snapshot, folder) -> Snapshot:
+    store = LockerStore(0, folder)
+    store.update(original.lockers)
+    return replace(original, lockers=store.snapshot())
+
+
+def test_the_bytes_are_those_of_the_first_version(tmp_path):
+    content = as_before(snapshot())
+    assert checkpoint.encode(snapshot()) == content
+    assert checkpoint.encode(in_a_store(snapshot(), tmp_path / "spilled")) == content
+    path = checkpoint.save(tmp_path, snapshot(), keep=1)
+    assert path.read_bytes() == content
+    assert set(safetensors.torch.load_file(path)) >= {"server/params", "locker/10/kept/0/x"}
+    assert checkpoint.encode(checkpoint.load(path)) == content
+
+
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=5)
+shapes = st.lists(st.integers(0, 3), max_size=3).map(tuple)
+
+
+@given(st.dictionaries(names, st.tuples(st.sampled_from(list(safefile.CODES)), shapes)))
+@settings(deadline=None, max_examples=200)
+def test_streams_are_what_safetensors_writes(about):
+    tensors = {name: torch.ones(shape).to(dtype) for name, (dtype, shape) in about.items()}
+    tensors.pop("__metadata__", None)
+    content = b"".join(safefile.save(tensors, {"a": 'b"\n'}))
+    assert content == safetensors.torch.save(tensors, {"a": 'b"\n'})
+    metadata, places = safefile.read_header(safefile.Bytes(content))
+    assert metadata == {"a": 'b"\n'}
+    for name, tensor in tensors.items():
+        back = safefile.read(safefile.Bytes(content), places[name])
+        assert (back.dtype, back.shape) == (tensor.dtype, tensor.shape)
+        assert bytes(safefile.numbers(back)) == bytes(safefile.numbers(tensor))
+
+
+def header(**about) -> bytes:
+    text = json.dumps({"t": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]} | about})
+    return len(text).to_bytes(8, "little") + text.encode() + bytes(8)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"1234567",
+        (2**60).to_bytes(8, "little"),
+        b"\2" + bytes(7) + b"[]",
+        header()[:-1],
+        header(shape=[3]),
+        header(data_offsets=[-8, 0]),
+        header(data_offsets=[8, 16]),
+        header(dtype="F31"),
+    ],
+)
+def test_what_is_not_safetensors_is_refused(content):
+    with pytest.raises(ValueError, match=r"."):
+        safefile.read_header(safefile.Bytes(content))
+    assert set(safefile.read_header(safefile.Bytes(header()))[1]) == {"t"}
+
+
+class Watched(LockerView):
+    """Notes how many of its lockers are alive at once."""
+
+    alive, most, reads = 0, 0, 0
+
+    def __getitem__(self, client):
+        locker = super().__getitem__(client)
+        self.alive, self.reads = self.alive + 1, self.reads + 1
+        self.most = max(self.most, self.alive)
+        first = next(iter(locker.state.values()))
+        weakref.finalize(first, self._gone)
+        return locker
+
+    def _gone(self):
+        self.alive -= 1
+
+
+def crowd(folder, clients: int, numbers: int) -> Snapshot:
+    store = LockerStore(0, folder)
+    for client in range(clients):
+        kept = (Keepsake(0, client, 0, 1, {"y": torch.full((3,), client)}),)
+        store[client] = Locker({"personal": torch.full((numbers,), float(client))}, kept)
+    return Snapshot(1, {"params": torch.ones(2)}, torch.empty(0), store.snapshot())
+
+
+def test_one_locker_at_a_time_is_in_memory(tmp_path):
+    original = crowd(tmp_path / "spilled", 30, 4)
+    watched = Watched(original.lockers.handles)
+    path = checkpoint.save(tmp_path, replace(original, lockers=watched), keep=1)
+    assert watched.most <= 2  # the last one goes when the next has come
+    assert watched.reads == 3 * 30  # outlines, then both kinds of numbers
+    copy = checkpoint.load(path)
+    assert all(handle.locker is None for handle in copy.lockers.handles.values())
+    store = LockerStore(100, tmp_path)
+    store.adopt(copy.lockers)
+    assert store.held == 0  # nothing was read
+    assert store[7].state["personal"].tolist() == [7.0] * 4
+    assert store.held == 4 * 4 + 3 * 8
+
+
+def test_memory_does_not_grow_with_the_lockers(tmp_path):
+    original = crowd(tmp_path / "spilled", 40, 250_000)  # 40 MB
+    tracemalloc.start()
+    path = checkpoint.save(tmp_path, original, keep=1)
+    checkpoint.load(path)
+    _, peak = tracemalloc.get_traced_memory()  # files as bytes; tensors are seen above
+    tracemalloc.stop()
+    assert peak < 4e6
+    assert path.stat().st_size > 40e6
+
+
+def test_a_loaded_one_outlives_its_file(tmp_path):
+    path = checkpoint.save(tmp_path, snapshot(), keep=1)
+    copy = checkpoint.load(path)
+    checkpoint.save(tmp_path, snapshot(9), keep=1)
+    assert not path.exists()
+    assert copy.lockers[10].state["control"].tolist() == [1.0] * 3
+    before = len(os.listdir("/proc/self/fd"))
+    del copy
+    assert len(os.listdir("/proc/self/fd")) == before - 1
+
+
+def test_a_file_cut_while_in_use_is_one_clear_line(tmp_path):
+    path = checkpoint.save(tmp_path, snapshot(), keep=1)
+    copy = checkpoint.load(path)
+    os.truncate(path, 900)
+    with pytest.raises(
+        RunError, match=r"in use cannot be read any more: .* ends too early"
+    ) as caught:
+        copy.lockers[10]
+    assert "\n" not in str(caught.value)
+
+
+def test_a_disk_that_fills_up_leaves_the_one_before(tmp_path, monkeypatch):
+    first = checkpoint.save(tmp_path, snapshot(1), keep=1)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match=r"cannot write .*00000002: no space left on device"):
+        checkpoint.save(tmp_path, snapshot(2), keep=1)
+    assert list(tmp_path.iterdir()) == [first]
+
+
+def test_a_spilled_locker_that_is_damaged_leaves_no_half_checkpoint(tmp_path):
+    original = in_a_store(snapshot(), tmp_path / "spilled")
+    for path in (tmp_path / "spilled").rglob("*.safetensors"):
+        path.write_bytes(b"")
+    with pytest.raises(RunError, match="cannot read back what a client keeps"):
+        checkpoint.save(tmp_path, original, keep=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["spilled"]

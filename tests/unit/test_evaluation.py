@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from chronofed import CoreSet, Dataset, Method, Samples
+from chronofed import CoreSet, Dataset, Ditto, Fresh, Method, Samples
+from chronofed.engines import LockerStore
 from chronofed.metrics.evaluation import Evaluate, Evaluator
 from chronofed.metrics.past import _drifts
 from chronofed.metrics.periods import PeriodTable, Standing
@@ -180,6 +181,28 @@ def test_drifts_and_information_loss_against_their_definitions(task, scenario, t
     assert measures["information_loss"] == pytest.approx(np.mean(lost), rel=1e-4)
     assert measures["time_drift"] > 0
     assert measures["client_drift"] >= 0
+
+
+@pytest.mark.parametrize("method", [Method(memory=CoreSet(5)), Method(Ditto())])
+def test_lockers_on_disk_measure_the_same(method, task, scenario, train_for, tmp_path):
+    plain = train_for(method, 6)
+    store = LockerStore(0, tmp_path)
+    store.update(plain.lockers)
+    spilled = replace(plain, lockers=store.snapshot())
+    settings = Evaluate(past=3)
+    one, other = (Evaluator(task, scenario, method, settings, seed=0)(s) for s in (plain, spilled))
+    assert one == other
+    assert {"information_loss", "personal_accuracy"} & set(one.measures)
+
+
+@pytest.mark.parametrize(("periods", "followed"), [("auto", 0), ("off", 0), ("on", 18)])
+def test_clients_that_never_return_are_followed_only_if_asked_for(
+    periods, followed, task, data, snapshots
+):
+    stateless = Fresh(clients=3, subsets=4, client_alpha=1.0).on(data, seed=0)
+    evaluator = Evaluator(task, stateless, Method(), Evaluate(periods=periods), seed=0)
+    result = evaluator(snapshots[6])
+    assert len(evaluator._table) == len(result.periods.get("accuracy", ())) == followed
 
 
 def test_drifts_of_gradients_that_were_made_with_known_ones():

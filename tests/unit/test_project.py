@@ -18,7 +18,7 @@ SOURCE = ROOT / "src" / "chronofed"
 # A module may import from its own row and from those above it.
 LAYERS = [
     ["errors"],
-    ["clock", "config", "types", "seeds"],
+    ["clock", "config", "safefile", "seeds", "types"],
     ["flat", "surrogate", "theory", "weights"],
     ["local"],
     ["tasks"],

@@ -66,7 +66,7 @@ def test_positional_use():
     [
         Subsets(3, 4, 1.0, membership=Available(0.5), cohort=2),
         Window(3, 4, overlap=0.25, membership=Schedule(((0, 1, 2),))),
-        Fresh(3, 4, prior="symmetric"),
+        Fresh(3, 4, prior="symmetric", registered=90),
         Calendar(2, 3, membership=Fixed((1,))),
     ],
     ids=kind_of,
@@ -130,6 +130,15 @@ def test_stateless_settings_reach_the_stream():
     assert _visits(scenario, 6) == _visits(Scenario(stream, Everyone()), 6)
 
 
+def test_a_million_registered_clients_are_those_of_a_round():
+    few, many = Fresh(3, 7, 1.0).on(PLAIN, 4), Fresh(3, 7, 1.0, registered=10**6 + 1).on(PLAIN, 4)
+    assert (few.rounds, many.rounds) == (None, 333_333)
+    assert many.clients == 3
+    for t in (0, 6, 333_332):
+        assert _visits(many, t) == _visits(few, t)
+    assert max(many.at(333_332).visits) == 10**6 - 2
+
+
 def test_calendar_follows_the_table():
     scenario = Calendar(rounds_per_period=2).on(TABLE, 0)
     assert (scenario.clients, scenario.rounds) == (3, 4)
@@ -156,6 +165,7 @@ REFUSED: dict[str, tuple[ScenarioSettings, str]] = {
     "few samples": (Subsets(50, 9), "420 samples are too few for 50 clients x 9 subsets"),
     "few for windows": (Window(50, 9), "too few"),
     "few for stateless": (Fresh(50, 9), "too few"),
+    "few registered": (Fresh(3, 7, registered=2), "clients = 3 a round, but only 2 are registered"),
     "no movement": (Window(3, 7, overlap=0.98), "overlap = 0.98 of a window of 20 samples"),
     "no table": (Calendar(), "data set 'toy' .* use data.kind = \"table\""),
 }

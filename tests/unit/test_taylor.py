@@ -2,6 +2,7 @@
 
 import tomllib
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -412,3 +413,46 @@ def test_reads_from_a_specification_and_back():
     assert list(again.method.memory.layers) == ["head.*", "*"]  # in order: the first match counts
     with pytest.raises(SpecError, match=r"method.memory.curvature.kind: .* did you mean 'fisher'"):
         read({"method": {"memory": {**memory, "curvature": {"kind": "fischer"}}}}, Experiment)
+
+
+# --- measured on a part of the samples, and without a backward pass where only the last layer counts
+
+
+def test_expansion_of_a_part_of_the_samples():
+    torch.manual_seed(0)
+    one = TorchObjective(Mlp((4,)).build((5,), 3).double())
+    data = Samples(torch.randn(40, 5).double(), torch.randint(3, (40,)))
+    memory = Taylor(curvature=Fisher(), layers=EVERYTHING)
+    whole = observed(memory, one, data)
+    same = observed(msgspec.structs.replace(memory, samples=40), one, data)
+    part = observed(msgspec.structs.replace(memory, samples=10), one, data)
+    assert all(torch.equal(whole[name], same[name]) for name in whole)
+    assert not torch.equal(whole["linear"], part["linear"])
+    some = msgspec.structs.replace(memory, samples=10)
+    few = [some.observe(one, one.flat.read(), data, generator(k)) for k in range(100)]
+    mean = torch.stack([record["diagonal"] for record in few]).mean(0)
+    torch.testing.assert_close(mean, whole["diagonal"], rtol=0.3, atol=0.02)  # it is unbiased
+    assert hash(memory) != hash(msgspec.structs.replace(memory, samples=10))
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"), [(Mlp((6,)), (5,)), (Linear(), (5,)), (ResNet18(4), (3, 8, 8))]
+)
+@pytest.mark.parametrize("names", [("fc.weight", "fc.bias"), ("fc.weight",), ("fc.bias",)])
+def test_last_layer_needs_no_backward_pass(model, shape, names, monkeypatch):
+    torch.manual_seed(0)
+    one = TorchObjective(model.build(shape, 3).double())
+    params = one.flat.read()
+    x, y = torch.randn(7, *shape).double(), torch.randint(3, (7,))
+    batch = Batch(x, y, torch.rand(7, dtype=torch.float64) - 0.3)
+    spans = tuple(one.names[name] for name in names)
+    assert one._only_last(spans)
+    quick = one.loss_gradient(params, batch, spans), one.squared_gradients(params, batch, spans)
+    monkeypatch.setattr(TorchObjective, "_only_last", lambda self, spans: False)
+    plain = one.loss_gradient(params, batch, spans), one.squared_gradients(params, batch, spans)
+    torch.testing.assert_close(quick, plain, rtol=1e-10, atol=1e-12)
+
+
+def test_other_layers_do():
+    one = TorchObjective(Mlp((6,)).build((5,), 3))
+    assert not one._only_last((slice(0, one.flat.size),))

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from chronofed.backbones.base import Backbone
+from chronofed.backbones.base import Backbone, stacked
 from chronofed.config import NonNegative
 from chronofed.local import Local
 from chronofed.types import Record, Vector
@@ -31,6 +31,7 @@ class Ditto(Backbone, tag="ditto"):
         """A new client's personal model is the global one."""
         return {"personal": params.clone()}
 
+    @stacked
     def finish(
         self, params: Vector, server: Record, client: Record, local: Local
     ) -> tuple[Record, Record]:

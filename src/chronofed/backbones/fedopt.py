@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from chronofed.backbones.base import Backbone, Decay, Uploads
+from chronofed.backbones.base import Backbone, Decay, Uploads, stacked
 from chronofed.backbones.fedavg import FedAvg
 from chronofed.config import Positive
 from chronofed.local import Local
@@ -93,14 +93,17 @@ class FedOpt(_Cautious, tag="fedopt"):
         """As the inner backbone; the optimiser's state stays."""
         return {**server, **self.backbone.begin(server, uploads)}
 
+    @stacked
     def gradient(self, params: Vector, server: Record, local: Local) -> Vector:
         """As the inner backbone."""
         return self.backbone.gradient(params, server, local)
 
+    @stacked
     def direction(self, grad: Vector, params: Vector, server: Record, client: Record) -> Vector:
         """As the inner backbone."""
         return self.backbone.direction(grad, params, server, client)
 
+    @stacked
     def finish(
         self, params: Vector, server: Record, client: Record, local: Local
     ) -> tuple[Record, Record]:

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from chronofed.backbones.base import Backbone
+from chronofed.backbones.base import Backbone, stacked
 from chronofed.config import NonNegative
 from chronofed.types import Record, Vector
 
@@ -20,6 +20,7 @@ class FedProx(Backbone, tag="fedprox"):
 
     mu: NonNegative = 0.1
 
+    @stacked
     def direction(self, grad: Vector, params: Vector, server: Record, client: Record) -> Vector:  # noqa: ARG002
         r"""Gradient of the loss plus that of the proximal term, :math:`g + \mu (w - w_t)`."""
         return grad.add_(params - server["params"], alpha=self.mu)

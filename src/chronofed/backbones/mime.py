@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import torch
 
-from chronofed.backbones.base import Backbone, Decay, Uploads, weighted_mean
+from chronofed.backbones.base import Backbone, Decay, Uploads, stacked, weighted_mean
 from chronofed.local import Local
 from chronofed.types import Record, Vector
 
@@ -44,11 +44,13 @@ class Mime(Backbone, tag="mime"):
         """Add the mean gradient of this round's clients."""
         return {**server, "control": weighted_mean(uploads, "gradient")}
 
+    @stacked
     def gradient(self, params: Vector, server: Record, local: Local) -> Vector:
         """One mini-batch's gradient, with its own error at the server's model taken out."""
         here, there = local.stochastic_gradients(params, server["params"])
         return here.sub_(there).add_(server["control"])
 
+    @stacked
     def direction(self, grad: Vector, params: Vector, server: Record, client: Record) -> Vector:  # noqa: ARG002
         r"""Corrected gradient and momentum, :math:`(1 - \beta) g + \beta m_t`."""
         return grad.lerp_(server["momentum"], self.beta)

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import torch
 
-from chronofed.backbones.base import Backbone, Decay, Uploads, weighted_mean
+from chronofed.backbones.base import Backbone, Decay, Uploads, stacked, weighted_mean
 from chronofed.local import Local
 from chronofed.types import Record, Vector
 
@@ -32,6 +32,7 @@ class MimeLite(Backbone, tag="mimelite"):
         """The momentum starts at zero."""
         return {**super().init_server(params, clients), "momentum": torch.zeros_like(params)}
 
+    @stacked
     def direction(self, grad: Vector, params: Vector, server: Record, client: Record) -> Vector:  # noqa: ARG002
         r"""Gradient and momentum, :math:`(1 - \beta) g + \beta m_t`."""
         return grad.lerp_(server["momentum"], self.beta)

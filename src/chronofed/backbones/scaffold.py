@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from chronofed.backbones.base import Backbone, Uploads, weighted_mean
+from chronofed.backbones.base import Backbone, Uploads, stacked, weighted_mean
 from chronofed.backbones.fednova import effective_steps
 from chronofed.local import Local
 from chronofed.types import Record, Vector
@@ -47,6 +47,7 @@ class Scaffold(Backbone, tag="scaffold"):
         """The control starts at zero."""
         return {"control": torch.zeros_like(params)}
 
+    @stacked
     def direction(self, grad: Vector, params: Vector, server: Record, client: Record) -> Vector:  # noqa: ARG002
         """Corrected gradient, :math:`g - c_i + c`."""
         return grad.sub_(client["control"]).add_(server["control"])

@@ -10,7 +10,10 @@ from chronofed.backbones import FedAvg
 from chronofed.cli.compare import as_json
 from chronofed.cli.output import emit, emit_json, note, width
 from chronofed.cli.progress import progress
+from chronofed.engines.base import usable_cores
+from chronofed.errors import ChronofedError
 from chronofed.experiments import runner
+from chronofed.experiments.grid import proceed_all
 from chronofed.experiments.spec import Checkpoint, Experiment
 from chronofed.local import Train
 from chronofed.memories import CoreSet, Forget
@@ -49,14 +52,17 @@ def main(options: Namespace) -> int:
     """Compare both methods over some seeds; leave runs and a report."""
     folder = options.output or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
     clock = time.perf_counter()
-    paths = []
+    cells = experiments(options.rounds or ROUNDS, options.seeds)
+    paths = [folder / f"{cell.name.lower()}-s{cell.seed}" for cell in cells]
+    runs = [runner.start(cell, path) for cell, path in zip(cells, paths, strict=True)]
     with progress(options.quiet or options.json) as bars:
-        for experiment in experiments(options.rounds or ROUNDS, options.seeds):
-            path = folder / f"{experiment.name.lower()}-s{experiment.seed}"
-            directory = runner.start(experiment, path)
-            watch = bars.watch(f"{experiment.name}, seed {experiment.seed}")
-            runner.proceed(directory, watch=watch, say=note)
-            paths.append(path)
+        watches = [bars.watch(f"{cell.name}, seed {cell.seed}") for cell in cells]
+        outcomes = proceed_all(
+            runs, usable_cores(), watch=lambda number, at: watches[number](at), say=note
+        )
+    for outcome in outcomes:
+        if isinstance(outcome, ChronofedError):
+            raise outcome
     seconds = time.perf_counter() - clock
     found = groups([RunView.read(path) for path in paths])
     report = folder / "report.html"

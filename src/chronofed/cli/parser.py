@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+ENGINES = ("auto", "serial", "threads", "processes", "batched")
+
 EXIT_CODES = """\
 exit codes:
   0 success                   4 run directory missing, in use or damaged
@@ -76,6 +78,15 @@ class _Commands:
         parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
     @staticmethod
+    def _engine(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--engine",
+            choices=ENGINES,
+            help="where clients run (default: what the specification says)",
+        )
+        parser.add_argument("--workers", type=int, metavar="N", help="clients side by side")
+
+    @staticmethod
     def _data(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--data", type=Path, metavar="DIR", help="folder of data files")
 
@@ -120,6 +131,7 @@ def parser() -> argparse.ArgumentParser:
     _add_looking(commands)
     _add_theory(commands)
     _add_quadratic(commands)
+    _add_timing(commands)
     return root
 
 
@@ -131,11 +143,13 @@ def _add_running(commands: _Commands) -> None:
     demo.add_argument("--seeds", type=int, default=3, help="number of seeds (default 3)")
     demo.add_argument("-o", "--output", type=Path, metavar="DIR", help="where to put the runs")
 
-    run = commands.add("run", "carry out an experiment", "spec", "data", "samples", "quiet", "json")
+    run = commands.add(
+        "run", "carry out an experiment", "spec", "engine", "data", "samples", "quiet", "json"
+    )
     run.add_argument("-o", "--output", type=Path, metavar="DIR", help="directory of the run")
 
     resume = commands.add(
-        "resume", "continue a run that was stopped", "data", "samples", "quiet", "json"
+        "resume", "continue a run that was stopped", "engine", "data", "samples", "quiet", "json"
     )
     resume.add_argument("run", type=Path, metavar="RUN", help="directory of the run")
 
@@ -156,6 +170,30 @@ def _add_looking(commands: _Commands) -> None:
 
     commands.add("methods", "list backbones, memories and weights, and what they need", "json")
     commands.add("doctor", "show versions, threads and the data found", "data", "json")
+
+
+def _add_timing(commands: _Commands) -> None:
+    bench = commands.add("bench", "time rounds of fixed workloads on every engine", "json")
+    bench.add_argument(
+        "workloads",
+        nargs="*",
+        default=["A", "B", "C", "R"],
+        metavar="WORKLOAD",
+        help="A, B, C or R",
+    )
+    bench.add_argument(
+        "--engines",
+        nargs="+",
+        choices=ENGINES,
+        default=list(ENGINES),
+        metavar="ENGINE",
+        help=f"some of {', '.join(ENGINES)}",
+    )
+    bench.add_argument("--workers", type=int, metavar="N", help="clients side by side")
+    bench.add_argument("--rounds", type=int, default=7, help="rounds of each (default 7)")
+
+    profile = commands.add("profile", "show where the time of a round goes", "spec", "data", "json")
+    profile.add_argument("--rounds", type=int, default=10, help="rounds to time (default 10)")
 
 
 def _add_quadratic(commands: _Commands) -> None:

@@ -17,6 +17,7 @@ from chronofed.reports.view import RunView, groups
 def main(options: Namespace) -> int:
     """Carry out an experiment."""
     experiment = spec.load(options.spec, options.set, options.data)
+    experiment = spec.on_engine(experiment, options.engine, options.workers)
     check_samples(experiment, options)
     path = options.output or Path("runs") / default_name(experiment)
     directory = runner.start(experiment, path, options.data)
@@ -32,7 +33,13 @@ def default_name(experiment: spec.Experiment) -> str:
 def work(directory: RunDirectory, experiment: spec.Experiment, options: Namespace) -> int:
     """Bring a run to its end and show the result."""
     with progress(options.quiet or options.json) as bars:
-        summary = runner.proceed(directory, options.data, bars.watch(experiment.name), note)
+        summary = runner.proceed(
+            directory,
+            options.data,
+            bars.watch(experiment.name),
+            note,
+            lambda read: spec.on_engine(read, options.engine, options.workers),
+        )
     if options.json:
         emit_json({"run": str(directory.path), **summary})
     else:

@@ -1,26 +1,16 @@
 """The reference engine: this process, one client after another."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 
-import torch
-
 from chronofed.clock import Clock
+from chronofed.engines.base import Job, one_thread
+from chronofed.engines.memory import keep_freed_memory
 from chronofed.protocol import Client, Locker, Method, Order, Result
 from chronofed.scenarios.base import Plan
 from chronofed.types import Objective, Task
 
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One torch thread inside the block: faster for small models, and the same bits on every machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+__all__ = ["SerialEngine", "one_thread"]
 
 
 @dataclass(slots=True)
@@ -29,12 +19,13 @@ class SerialEngine:
 
     Attributes:
         task: Where samples and models come from.
-        lockers: What the simulated clients keep between their visits.
+        lockers: What the simulated clients keep between their visits; to limit the memory that it takes, a
+            :class:`~chronofed.engines.lockers.LockerStore`.
         clock: Where time is booked.
     """
 
     task: Task
-    lockers: dict[int, Locker] = field(default_factory=dict)
+    lockers: MutableMapping[int, Locker] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
     _objective: Objective | None = field(default=None, repr=False)
 
@@ -62,10 +53,12 @@ class SerialEngine:
                 self.lockers[order.client] = locker
             yield result
 
+    def close(self) -> None:
+        """There is nothing to end."""
+
     def _client(self, method: Method, order: Order, plan: Plan) -> Client:
         if self._objective is None:
+            keep_freed_memory()
             self._objective = self.task.objective()
-        visit, locker = plan.visits[order.client], self.lockers.get(order.client)
-        with self.clock("data"):
-            samples = self.task.samples(visit.indices)
-        return Client(method, order, locker, self._objective, samples, visit.key, self.clock)
+        job = Job(method, order, plan.visits[order.client], self.lockers.get(order.client))
+        return job.client(self.task, self._objective, self.clock)

@@ -2,20 +2,24 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from chronofed.clock import Clock
+from chronofed.engines.lockers import LockerStore
 from chronofed.errors import StorageError
 from chronofed.experiments.environment import environment
 from chronofed.experiments.spec import Experiment, load, with_path
-from chronofed.loop import run
+from chronofed.loop import Snapshot, run
 from chronofed.metrics.evaluation import Evaluator
 from chronofed.metrics.summary import Measures, summarise
 from chronofed.records import RunDirectory
 from chronofed.records.checkpoint import load_latest, save
 from chronofed.records.directory import remove_leftovers
+from chronofed.tasks.classification import Classification
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ def proceed(
     data: Path | None = None,
     watch: Watch = lambda progress: None,  # noqa: ARG005
     say: Callable[[str], None] = lambda line: None,  # noqa: ARG005
+    change: Callable[[Experiment], Experiment] = lambda experiment: experiment,
 ) -> dict[str, Any]:
     """Work on a run until it is finished.
 
@@ -50,6 +55,7 @@ def proceed(
         data: Folder of data files.
         watch: Told of every round.
         say: Told, in one line, of anything unusual.
+        change: What is done differently this time, such as the engine; the record stays as it is.
 
     Returns:
         The run's summary.
@@ -58,7 +64,7 @@ def proceed(
         RunError: If another process works on it.
         StorageError: If something cannot be written; the run can be continued later.
     """
-    experiment = load(directory.spec_path, data=data)
+    experiment = change(load(directory.spec_path, data=data))
     with directory.lock():
         summary = directory.summary()
         if summary is not None:
@@ -84,38 +90,85 @@ def _work(
     for complaint in complaints:
         say(f"{complaint}; going on from round {done}")
     directory.rewind(done)
-    evaluate = Evaluator(task, scenario, experiment.method, experiment.evaluate, experiment.seed)
-    evaluate.absorb(directory.periods())
-    clock = Clock()
-    snapshots = run(
-        experiment.method,
-        scenario,
-        task,
-        rounds=rounds,
-        train=experiment.train,
-        seed=experiment.seed,
-        start=latest,
-        deletions=experiment.deletions,
-        clock=clock,
-    )
-    watch(Progress(done, rounds, None))
-    start = time.perf_counter()
-    for snapshot in snapshots:
-        measures = None
-        if experiment.evaluate.due(snapshot.round, rounds):
-            with clock("evaluate"):
-                evaluation = evaluate(snapshot)
-            measures, now = evaluation.measures, time.perf_counter()
-            directory.append(measures, {"total": now - start, **clock.read()}, evaluation.periods)
-            start = now
-        if snapshot.round % experiment.checkpoint.every == 0 or snapshot.round == rounds:
-            with clock("write"):
-                directory.flush()
-                save(directory.checkpoints, snapshot, experiment.checkpoint.keep)
-        watch(Progress(snapshot.round, rounds, measures))
+    choice = experiment.choose(task, scenario)
+    directory.note_engine({"round": done, **asdict(choice)})
+    clock, store = Clock(), LockerStore(experiment.budget, directory.path)
+    with closing(choice.build(task, store, clock)) as engine, Writer(directory) as writer:
+        task = cast("Classification", engine.task)
+        judge = (task, scenario, experiment.method, experiment.evaluate, experiment.seed)
+        evaluate = Evaluator(*judge, workers=choice.workers)
+        evaluate.absorb(directory.periods())
+        snapshots = run(
+            experiment.method,
+            scenario,
+            task,
+            rounds=rounds,
+            train=experiment.train,
+            engine=engine,
+            seed=experiment.seed,
+            start=latest,
+            deletions=experiment.deletions,
+            clock=clock,
+        )
+        del latest  # which may hold a file open
+        watch(Progress(done, rounds, None))
+        start = time.perf_counter()
+        for snapshot in snapshots:
+            measures = None
+            if experiment.evaluate.due(snapshot.round, rounds):
+                with clock("evaluate"):
+                    evaluation = evaluate(snapshot)
+                measures, now = evaluation.measures, time.perf_counter()
+                spent = {"total": now - start, **clock.read()}
+                directory.append(measures, spent, evaluation.periods)
+                start = now
+            if snapshot.round % experiment.checkpoint.every == 0 or snapshot.round == rounds:
+                with clock("write"):
+                    writer.save(snapshot, experiment.checkpoint.keep)
+            watch(Progress(snapshot.round, rounds, measures))
     summary = summarise(directory.history()) | _seconds(directory)
     directory.finish(summary)
     return summary
+
+
+class Writer:
+    """Writes checkpoints while training goes on, one at a time.
+
+    A snapshot never changes, so that it can be written at any time. What is booked as writing is only the
+    time that training waits.
+    """
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._directory = directory
+        self._pool = ThreadPoolExecutor(1, "checkpoint")
+        self._pending: Future[None] | None = None
+
+    def save(self, snapshot: Snapshot, keep: int) -> None:
+        """Write a checkpoint soon; first wait for the one before.
+
+        Raises:
+            StorageError: If the one before could not be written.
+        """
+        self.wait()
+        self._pending = self._pool.submit(self._save, snapshot, keep)
+
+    def wait(self) -> None:
+        """Until everything is written."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def _save(self, snapshot: Snapshot, keep: int) -> None:
+        self._directory.flush()
+        save(self._directory.checkpoints, snapshot, keep)
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._pool.shutdown()
+        if kind is None:
+            self.wait()
 
 
 def _seconds(directory: RunDirectory) -> dict[str, float]:

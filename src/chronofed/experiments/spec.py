@@ -10,8 +10,9 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from chronofed.config import Config, Count, Natural
+from chronofed.config import Config, Count, Natural, Positive
 from chronofed.deletion import Deletion
+from chronofed.engines.choice import Choice, EngineKind, choose
 from chronofed.errors import SpecError
 from chronofed.experiments import toml
 from chronofed.experiments.reader import read, written
@@ -74,6 +75,14 @@ class Experiment(Config):
         evaluate: When and on what the model is evaluated.
         checkpoint: How often the state is saved.
         deletions: Data to be forgotten from some round on.
+        engine: Where clients run; results do not depend on it, but ``batched`` rounds differently. ``auto``:
+            what is fastest for the model, the cohort and the machine. ``serial``: one after the other.
+            ``threads`` and ``processes``: several side by side. ``batched``: all clients of a round as one
+            program, for linear models and MLPs.
+        workers: Clients that train side by side; by default as many as there are cores.
+        client_memory: Megabytes of what clients keep that stay in memory; the rest waits on disk. By default
+            all stays in memory.
+        device: Where models are, as torch names it, such as ``cuda``.
     """
 
     name: str = "run"
@@ -87,6 +96,10 @@ class Experiment(Config):
     evaluate: Evaluate = Evaluate()
     checkpoint: Checkpoint = Checkpoint()
     deletions: tuple[Deletion, ...] = ()
+    engine: EngineKind = "auto"
+    workers: Count | None = None
+    client_memory: Positive | None = None
+    device: str = "cpu"
 
     def build(self, folder: Path | None = None) -> tuple[Classification, Scenario, int]:
         """Load the data and make task, scenario and number of rounds; refuse what cannot work.
@@ -100,7 +113,7 @@ class Experiment(Config):
             raise SpecError(msg)
         augment = getattr(self.data, "augment", "none")
         task = Classification(
-            dataset, self.model, crop_and_flip if augment == "crop-flip" else None
+            dataset, self.model, crop_and_flip if augment == "crop-flip" else None, self.device
         )
         scenario = self.scenario.on(dataset, self.seed)
         rounds = self.rounds if self.rounds is not None else scenario.rounds
@@ -112,14 +125,29 @@ class Experiment(Config):
         self.method.memory.check(task.objective(), task.initial(self.seed)[0], one)
         return task, scenario, rounds
 
+    def choose(self, task: Classification, scenario: Scenario) -> Choice:
+        """Which engine to use.
+
+        Raises:
+            IncompatibleError: If the one that was asked for cannot do it.
+        """
+        cohort = scenario.clients if scenario.cohort is None else scenario.cohort
+        return choose(self.engine, self.workers, task, self.method, cohort)
+
+    @property
+    def budget(self) -> int | None:
+        """Bytes of what clients keep that stay in memory."""
+        return None if self.client_memory is None else int(self.client_memory * 2**20)
+
     def resolved(self) -> str:
         """The whole specification with all defaults, as TOML."""
         return toml.dumps(written(self))
 
     def fingerprint(self) -> str:
-        """Equal for experiments that have the same results; the name and checkpoints do not count."""
+        """Equal for experiments that have the same results: names, checkpoints and engines do not count."""
         content = written(self)
-        del content["name"], content["checkpoint"]
+        for key in ("name", "checkpoint", "engine", "workers", "client_memory", "device"):
+            content.pop(key, None)
         text = json.dumps(content, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
 
@@ -188,3 +216,18 @@ def with_path(experiment: Experiment, beside: Path, data: Path | None) -> Experi
     looked = ", ".join(str(f) for f in (beside, *library.folders(data)))
     msg = f"data.path: no file {given} in {looked}; give its folder with --data"
     raise SpecError(msg)
+
+
+def on_engine(experiment: Experiment, engine: EngineKind | None, workers: int | None) -> Experiment:
+    """The same experiment on another engine, or with another number of workers, where these are given.
+
+    Raises:
+        SpecError: If the number of workers is below 1.
+    """
+    if workers is not None and workers < 1:
+        raise SpecError(f"--workers: expected a number >= 1, not {workers}")
+    return msgspec.structs.replace(
+        experiment,
+        engine=engine or experiment.engine,
+        workers=workers or experiment.workers,
+    )

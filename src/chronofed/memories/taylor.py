@@ -14,6 +14,7 @@ from chronofed.curvature import Curvature, Hutchinson
 from chronofed.errors import SpecError
 from chronofed.flat import take
 from chronofed.memories.base import Home, Keepsake, Memory, Moment
+from chronofed.memories.selection import uniform
 from chronofed.surrogate import Quadratic, Surrogate
 from chronofed.types import Batch, Objective, Record, Samples, Spans, Vector
 from chronofed.weights import RoundWeights, Timeline
@@ -50,6 +51,8 @@ class Taylor(Memory, tag="taylor"):
         buffer: How many of the latest records or rounds are kept.
         unit: Whether records of clients are kept one by one, or the mean of each round, weighted by number
             of samples. A client cannot be deleted from a mean.
+        samples: How many samples, drawn at random, an expansion is measured on; by default all of the present
+            ones. Fewer are cheaper and noisier.
         mode: How the past counts. ``theory``: with the round weights, as above. ``practice``: the present
             counts fully, and the past is a regulariser, the weighted mean of all expansions times the
             layer's strength.
@@ -63,10 +66,11 @@ class Taylor(Memory, tag="taylor"):
     buffer: Count = 40
     unit: Literal["records", "rounds"] = "records"
     mode: Literal["theory", "practice"] = "theory"
+    samples: Count | None = None
 
     def __hash__(self) -> int:
         layers = frozenset(self.layers.items())  # a dict has no hash of its own
-        return hash((self.curvature, layers, self.buffer, self.unit, self.mode))
+        return hash((self.curvature, layers, self.buffer, self.unit, self.mode, self.samples))
 
     def check(self, objective: Objective, params: Vector, samples: Samples) -> None:  # noqa: ARG002
         """There must be parameters to remember."""
@@ -79,6 +83,8 @@ class Taylor(Memory, tag="taylor"):
         chosen = list(self._chosen(objective.names))
         if not chosen:
             return {}
+        if self.samples is not None and len(samples) > self.samples:
+            samples = samples[uniform(len(samples), self.samples, generator)]
         spans = tuple(span for span, _ in chosen)
         gradient = objective.loss_gradient(params, Batch.mean(samples), spans)
         diagonal = self.curvature.diagonal(objective, params, samples, spans, generator)

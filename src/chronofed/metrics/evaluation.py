@@ -137,8 +137,14 @@ class Evaluator:
         for earlier in range(self._until, round_):
             for client, visit in self.scenario.at(earlier).visits.items():
                 self._seen[visit.indices] = True
-                self._table.visit(client, visit)
+                if self._follows:
+                    self._table.visit(client, visit)
         self._until = round_
+
+    @property
+    def _follows(self) -> bool:
+        """Whether single clients matter; where new ones come for ever, they would fill the memory."""
+        return self.scenario.persistent or self.settings.periods == "on"
 
     def _on_seen(self, snapshot: Snapshot) -> dict[str, float | int]:
         indices = np.flatnonzero(self._seen)
@@ -156,16 +162,15 @@ class Evaluator:
 
     def _personal(self, snapshot: Snapshot, test: Score) -> dict[str, float | int]:
         """Personal models, each on its own client's mix of test samples, beside the global one there."""
-        models = {
-            i: k.state["personal"] for i, k in snapshot.lockers.items() if "personal" in k.state
-        }
-        if not models:
+        own, shared = [], []
+        for i in sorted(snapshot.lockers):  # one locker at a time: they may not all fit into memory
+            model = snapshot.lockers[i].state.get("personal")
+            if model is not None:
+                right = self._score(model, snapshot.buffers, None).correct
+                own.append(self._table.client_accuracy(i, right))
+                shared.append(self._table.client_accuracy(i, test.correct))
+        if not own:
             return {}
-        own = [
-            self._table.client_accuracy(i, self._score(model, snapshot.buffers, None).correct)
-            for i, model in sorted(models.items())
-        ]
-        shared = [self._table.client_accuracy(i, test.correct) for i in sorted(models)]
         return {"personal_accuracy": float(np.mean(own)), "client_accuracy": float(np.mean(shared))}
 
     def _periods(self, snapshot: Snapshot, test: Score) -> dict[str, Any]:

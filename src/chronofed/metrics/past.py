@@ -8,7 +8,7 @@ For the latest data sets of every client, at the same parameters *w*:
   is kept (``information loss definition``).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -42,16 +42,20 @@ def past_measures(
 
     latest = _latest_visits(scenario, snapshot.round, most)
     gradients = {pair: gradient(round_, pair[0]) for pair, round_ in latest.items()}
-    lost = []
-    for keepsake in _latest_keepsakes(snapshot, most):
-        pair = (keepsake.client, keepsake.key)
-        truth = gradients.get(pair)
+
+    def loss(keepsake: Keepsake) -> float:
+        truth = gradients.get((keepsake.client, keepsake.key))
         if truth is None:
             truth = gradient(keepsake.round, keepsake.client)
         spans, approximation = memory.approximate(objective, snapshot.params, keepsake)
-        lost.append(float((take(truth, spans) - approximation).norm()))
+        return float((take(truth, spans) - approximation).norm())
+
+    lost = [(_latest_first(k), loss(k)) for k in _latest_keepsakes(snapshot, most)]
+    lost.sort(key=lambda pair: pair[0])  # the sum depends on the order
     measures = _drifts(gradients)
-    return measures | ({"information_loss": sum(lost) / len(lost)} if lost else {})
+    return measures | (
+        {"information_loss": sum(value for _, value in lost) / len(lost)} if lost else {}
+    )
 
 
 def _latest_visits(scenario: Scenario, rounds: int, most: int) -> dict[Key, int]:
@@ -66,14 +70,19 @@ def _latest_visits(scenario: Scenario, rounds: int, most: int) -> dict[Key, int]
     return found
 
 
-def _latest_keepsakes(snapshot: Snapshot, most: int) -> Iterable[Keepsake]:
-    """The latest keepsakes of every client that stand for one data set."""
-    lockers = [keepsake for locker in snapshot.lockers.values() for keepsake in locker.kept]
-    count: dict[int, int] = {}
-    for keepsake in sorted([*snapshot.past, *lockers], key=lambda k: (-k.round, k.client)):
-        if keepsake.key >= 0 and count.get(keepsake.client, 0) < most:
-            count[keepsake.client] = count.get(keepsake.client, 0) + 1
-            yield keepsake
+def _latest_keepsakes(snapshot: Snapshot, most: int) -> Iterator[Keepsake]:
+    """The latest keepsakes of every client that stand for one data set; client after client."""
+    past: dict[int, list[Keepsake]] = {}
+    for keepsake in snapshot.past:
+        past.setdefault(keepsake.client, []).append(keepsake)
+    for client in sorted({*past, *snapshot.lockers}):
+        own = snapshot.lockers[client].kept if client in snapshot.lockers else ()
+        known = [k for k in (*past.get(client, ()), *own) if k.key >= 0]
+        yield from sorted(known, key=_latest_first)[:most]
+
+
+def _latest_first(keepsake: Keepsake) -> tuple[int, int]:
+    return -keepsake.round, keepsake.client
 
 
 def _drifts(gradients: dict[Key, Tensor]) -> dict[str, float]:

@@ -1,10 +1,11 @@
 """Writing files so that a reader, or a crash, meets the old content or the new, never a part."""
 
 import os
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from chronofed.errors import StorageError
+from chronofed.errors import cannot_write
 
 
 def write_atomic(path: Path, content: bytes) -> None:
@@ -13,18 +14,41 @@ def write_atomic(path: Path, content: bytes) -> None:
     Raises:
         StorageError: If it cannot be written; what was there before is untouched.
     """
+    write_parts(path, [content])
+
+
+def write_parts(
+    path: Path, parts: Iterable[bytes | memoryview], name: Callable[[], str] | None = None
+) -> Path:
+    """Write a file part by part, as :func:`write_atomic` does.
+
+    Args:
+        path: Where to.
+        parts: The content.
+        name: The file's last name, asked for when all parts are written; by default that of ``path``.
+
+    Returns:
+        The file.
+
+    Raises:
+        StorageError: If it cannot be written; what was there before is untouched.
+    """
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with beside.open("wb") as file:
-            file.write(content)
+            for part in parts:
+                file.write(part)
             file.flush()
             os.fsync(file.fileno())
+        path = path if name is None else path.with_name(name())
         beside.replace(path)
         _flush_directory(path.parent)
     except OSError as error:
-        with suppress(OSError):
-            beside.unlink()
         raise cannot_write(path, error) from error
+    finally:
+        with suppress(OSError):
+            beside.unlink()  # gone already if all went well
+    return path
 
 
 def append_line(path: Path, line: bytes) -> None:
@@ -51,12 +75,6 @@ def flush(path: Path) -> None:
     """Make what was appended to ``path`` survive a power failure."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
-
-
-def cannot_write(path: Path, error: OSError) -> StorageError:
-    """One clear line about a write that failed."""
-    reason = (error.strerror or str(error)).lower()
-    return StorageError(f"cannot write {path}: {reason}; free some space or mend the permissions")
 
 
 def _write_all(descriptor: int, content: bytes) -> None:

@@ -1,31 +1,46 @@
-"""Snapshots as safetensors files whose names carry a digest of their content."""
+"""Snapshots as safetensors files whose names carry a digest of their content.
+
+Lockers may be more than memory holds: they are written one after another, and read when they are asked for.
+"""
 
 import hashlib
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-import safetensors.torch
-import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
+from chronofed import safefile
+from chronofed.engines.lockers import About, LockerView, about, assembled, keepsake, named
 from chronofed.errors import RunError
 from chronofed.loop import Snapshot
-from chronofed.memories import Keepsake
 from chronofed.protocol import Locker
-from chronofed.records.atomic import write_atomic
+from chronofed.records.atomic import write_parts
+from chronofed.safefile import Bytes, OpenFile, Outline, Place, Source
 from chronofed.traffic import Traffic
 from chronofed.types import Record
 
 FORMAT = "chronofed-checkpoint-1"
+LOCKER = "locker/"
+_PART = 1 << 20  # bytes that are read at once
 
 
 def save(folder: Path, snapshot: Snapshot, keep: int) -> Path:
     """Write a checkpoint, then remove all but the latest ``keep``."""
-    content = encode(snapshot)
-    path = folder / f"{snapshot.round:08d}-{_digest(content)}.safetensors"
-    write_atomic(path, content)
+    digest = hashlib.blake2b(digest_size=8)
+    name = f"{snapshot.round:08d}"
+
+    def parts() -> Iterator[bytes | memoryview]:
+        for part in stream(snapshot):
+            digest.update(part)
+            yield part
+
+    def final() -> str:
+        return f"{name}-{digest.hexdigest()}.safetensors"
+
+    path = write_parts(folder / name, parts(), final)
     for old in sorted(folder.glob("*.safetensors"))[:-keep]:
         if old != path:
             old.unlink(missing_ok=True)
@@ -44,77 +59,130 @@ def load_latest(folder: Path) -> tuple[Snapshot | None, list[str]]:
 
 
 def load(path: Path) -> Snapshot:
-    """Read one checkpoint.
+    """Read one checkpoint, but for the lockers, which are read when they are asked for.
+
+    The file may be removed meanwhile: it stays open as long as one of its lockers is referred to.
 
     Raises:
         RunError: If the file is damaged.
     """
-    content = path.read_bytes()
-    if path.stem.split("-")[-1] != _digest(content):
-        msg = f"checkpoint {path.name} is damaged (its content does not match its digest)"
-        raise RunError(msg)
     try:
-        return decode(content)
-    except (SafetensorError, KeyError, ValueError) as error:
+        source = OpenFile(path)
+        if path.stem.split("-")[-1] != _digest(_chunks(source)):
+            msg = f"checkpoint {path.name} is damaged (its content does not match its digest)"
+            raise RunError(msg)
+        return _decode(source)
+    except (OSError, KeyError, TypeError, ValueError) as error:
         msg = f"checkpoint {path.name} cannot be read: {error}"
         raise RunError(msg) from error
 
 
 def encode(snapshot: Snapshot) -> bytes:
     """A snapshot as the bytes of a safetensors file; equal snapshots, equal bytes."""
-    about = {
+    return b"".join(stream(snapshot))
+
+
+def stream(snapshot: Snapshot) -> Iterator[bytes | memoryview]:
+    """The same bytes part by part, with one locker at a time in memory."""
+    kept: dict[int, About] = {}
+    outlines = [Outline.of(*item) for item in _shared(snapshot)]
+    for client in sorted(snapshot.lockers):
+        locker = snapshot.lockers[client]
+        kept[client] = about(locker.kept)
+        outlines += [Outline.of(f"{LOCKER}{client}/{n}", t) for n, t in named(locker)]
+    rest = {
         "format": FORMAT,
         "round": snapshot.round,
         "traffic": [snapshot.traffic.down, snapshot.traffic.up],
-        "past": [_about(keepsake) for keepsake in snapshot.past],
-        "lockers": {
-            client: [_about(keepsake) for keepsake in locker.kept]
-            for client, locker in sorted(snapshot.lockers.items())
-        },
+        "past": about(snapshot.past),
+        "lockers": kept,
     }
-    # Copies, because safetensors refuses tensors that share memory, and records may be views.
-    tensors = {n: t.clone(memory_format=torch.contiguous_format) for n, t in _tensors(snapshot)}
-    return safetensors.torch.save(tensors, {"about": json.dumps(about)})
+    yield from safefile.stream(outlines, _Tensors(snapshot), {"about": json.dumps(rest)})
 
 
 def decode(content: bytes) -> Snapshot:
     """The snapshot that :func:`encode` wrote."""
-    about = json.loads(_metadata(content)["about"])
-    if about["format"] != FORMAT:
-        msg = f"unknown format {about['format']!r}"
+    return _decode(Bytes(content))
+
+
+def _decode(source: Source) -> Snapshot:
+    metadata, places = safefile.read_header(source)
+    rest = json.loads(metadata["about"])
+    if rest["format"] != FORMAT:
+        msg = f"unknown format {rest['format']!r}"
         raise ValueError(msg)
-    parts = _tree(safetensors.torch.load(content))
-    lockers = {
-        int(client): Locker(
-            parts.get(f"locker/{client}/state", {}), _kept(parts, f"locker/{client}/kept", kept)
-        )
-        for client, kept in about["lockers"].items()
-    }
+    shared = _tree(
+        {n: safefile.read(source, p) for n, p in places.items() if not n.startswith(LOCKER)}
+    )
     return Snapshot(
-        about["round"],
-        parts["server"],
-        parts["model"]["buffers"],
-        lockers,
-        _kept(parts, "past", about["past"]),
-        parts.get("weights", {}),
-        Traffic(*about["traffic"]),
+        rest["round"],
+        shared["server"],
+        shared["model"]["buffers"],
+        LockerView.of(_lockers(source, places, rest["lockers"])),
+        tuple(keepsake(k, shared.get(f"past/{n}", {})) for n, k in enumerate(rest["past"])),
+        shared.get("weights", {}),
+        Traffic(*rest["traffic"]),
     )
 
 
-def _about(keepsake: Keepsake) -> list[int]:
-    return [keepsake.round, keepsake.client, keepsake.key, keepsake.size]
+@dataclass(frozen=True, slots=True)
+class _InCheckpoint:
+    """One client's locker in a file that holds them all."""
+
+    source: Source
+    about: About
+    places: dict[str, Place]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(place.nbytes for place in self.places.values())
+
+    def read(self) -> Locker:
+        try:
+            tensors = {n: safefile.read(self.source, p) for n, p in self.places.items()}
+        except (OSError, ValueError) as error:
+            raise RunError(f"a checkpoint in use cannot be read any more: {error}") from error
+        return assembled(self.about, tensors)
 
 
-def _tensors(snapshot: Snapshot) -> Iterator[tuple[str, Tensor]]:
+def _lockers(
+    source: Source, places: Mapping[str, Place], rest: Mapping[str, About]
+) -> dict[int, _InCheckpoint]:
+    """Where to find each client's locker."""
+    lockers = {client: _InCheckpoint(source, kept, {}) for client, kept in rest.items()}
+    for name, place in places.items():
+        if name.startswith(LOCKER):
+            client, _, inner = name.removeprefix(LOCKER).partition("/")
+            lockers[client].places[sys.intern(inner)] = place
+    return {int(client): locker for client, locker in lockers.items()}
+
+
+class _Tensors:
+    """The tensors of a snapshot by name; a client's are asked for together, so one locker is held."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._lockers = snapshot.lockers
+        self._shared = dict(_shared(snapshot))
+        self._client = ""
+        self._own: dict[str, Tensor] = {}
+
+    def __call__(self, name: str) -> Tensor:
+        if not name.startswith(LOCKER):
+            return self._shared[name]
+        client, _, inner = name.removeprefix(LOCKER).partition("/")
+        if client != self._client:
+            self._client, self._own = client, {}
+            self._own = dict(named(self._lockers[int(client)]))
+        return self._own[inner]
+
+
+def _shared(snapshot: Snapshot) -> Iterator[tuple[str, Tensor]]:
+    """All tensors but those of lockers."""
     yield "model/buffers", snapshot.buffers
     yield from _named("server", snapshot.server)
     yield from _named("weights", snapshot.weights)
-    for k, keepsake in enumerate(snapshot.past):
-        yield from _named(f"past/{k}", keepsake.record)
-    for client, locker in snapshot.lockers.items():
-        yield from _named(f"locker/{client}/state", locker.state)
-        for k, keepsake in enumerate(locker.kept):
-            yield from _named(f"locker/{client}/kept/{k}", keepsake.record)
+    for k, kept in enumerate(snapshot.past):
+        yield from _named(f"past/{k}", kept.record)
 
 
 def _named(place: str, record: Record) -> Iterator[tuple[str, Tensor]]:
@@ -131,21 +199,15 @@ def _tree(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     return parts
 
 
-def _kept(
-    parts: dict[str, dict[str, Tensor]], place: str, about: list[list[int]]
-) -> tuple[Keepsake, ...]:
-    return tuple(
-        Keepsake(round_, client, key, size, parts.get(f"{place}/{k}", {}))
-        for k, (round_, client, key, size) in enumerate(about)
-    )
+def _chunks(source: Source) -> Iterator[memoryview]:
+    for start in range(0, source.size, _PART):
+        part = memoryview(bytearray(min(_PART, source.size - start)))
+        source.read_into(start, part)
+        yield part
 
 
-def _metadata(content: bytes) -> dict[str, str]:
-    """The header's metadata: 8 bytes of length, then JSON."""
-    length = int.from_bytes(content[:8], "little")
-    metadata: dict[str, str] = json.loads(content[8 : 8 + length])["__metadata__"]
-    return metadata
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=8).hexdigest()
+def _digest(parts: Iterable[bytes | memoryview]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()

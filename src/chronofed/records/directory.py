@@ -5,6 +5,7 @@
 ``environment.json``  versions and machine
 ``metrics.jsonl``     one line an evaluation; the same bytes however often it was resumed
 ``times.jsonl``       wall-clock seconds, which differ from run to run
+``engine.jsonl``      which engine was used, and why: one line each time the run was started or resumed
 ``checkpoints/``      the latest snapshots
 ``summary.json``      written last: its presence means that the run is finished
 ``lock``              held while a process works on the run
@@ -14,14 +15,15 @@
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from chronofed.errors import RunError
-from chronofed.records.atomic import append_line, cannot_write, flush, write_atomic
+from chronofed.errors import RunError, cannot_write
+from chronofed.records.atomic import append_line, flush, write_atomic
 
 RECORDS = ("metrics.jsonl", "periods.jsonl", "times.jsonl")
 State = Literal["finished", "running", "stopped"]
@@ -128,6 +130,14 @@ class RunDirectory:
         line = {"round": measures["round"], **spent}
         append_line(self.path / "times.jsonl", _json_line(line))
 
+    def note_engine(self, about: Mapping[str, Any]) -> None:
+        """Record where clients run from some round on."""
+        append_line(self.path / "engine.jsonl", _json_line(about))
+
+    def engines(self) -> list[dict[str, Any]]:
+        """Where clients ran, from which round on."""
+        return list(self._lines("engine.jsonl"))
+
     def flush(self) -> None:
         """Bring the records to disk, before a checkpoint that relies on them."""
         for name in RECORDS:
@@ -190,9 +200,11 @@ class RunDirectory:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files that a killed process left behind."""
+    """Remove temporary files that a killed process left behind, and lockers that it had spilled here."""
     for path in folder.rglob(".*.tmp"):
         os.unlink(path)
+    for path in folder.glob("lockers-*/"):
+        shutil.rmtree(path)
 
 
 def _json(content: Mapping[str, Any]) -> bytes:

@@ -79,13 +79,18 @@ def draw_samples(
     Raises:
         SpecError: If no client keeps any samples, or they are no images.
     """
-    rows = {client: latest(locker, per_client) for client, locker in sorted(lockers.items())}
-    rows = {client: groups for client, groups in rows.items() if groups}
+    rows: dict[int, list[Group]] = {}
+    total = 0
+    for client in sorted(lockers):  # one locker at a time: they may not all fit into memory
+        groups = latest(lockers[client], per_client)
+        total += bool(groups)
+        if groups and len(rows) < MOST_CLIENTS:
+            rows[client] = groups
     if not rows:
         raise SpecError("nothing to draw: no client keeps any samples")
     first = next(iter(rows.values()))[0]
     check_picture(path, first.images.shape[1:])
-    return figure.save(_figure(rows, classes, max(1, per_client // SETS)), path)
+    return figure.save(_figure(rows, total, classes, max(1, per_client // SETS)), path)
 
 
 def latest(locker: "Locker", most: int) -> list[Group]:
@@ -99,9 +104,10 @@ def latest(locker: "Locker", most: int) -> list[Group]:
     ]
 
 
-def _figure(rows: dict[int, list[Group]], classes: Sequence[str], each: int) -> "Figure":
+def _figure(
+    shown: dict[int, list[Group]], total: int, classes: Sequence[str], each: int
+) -> "Figure":
     """All rows, or as many as there is room for, which is then said."""
-    shown = dict(list(rows.items())[:MOST_CLIENTS])
     width = SETS * (each + 0.5)
     size = (_SIDE + width * _TILE, _HEAD + len(shown) * _LINE)
     drawn = figure.blank(size, _PURPOSE, layout=None)
@@ -117,8 +123,8 @@ def _figure(rows: dict[int, list[Group]], classes: Sequence[str], each: int) -> 
         for place, group in enumerate(groups):
             _draw_group(axes, group, (place * (each + 0.5), top), (low, high), classes)
     axes.set_aspect("equal")  # images have set it to something else
-    if len(rows) > len(shown):
-        note = f"the first {len(shown)} of {len(rows)} clients"
+    if total > len(shown):
+        note = f"the first {len(shown)} of {total} clients"
         axes.text(width - 0.5, -0.3, note, ha="right", color=INK, fontsize=8)
     return drawn
 

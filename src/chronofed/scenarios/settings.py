@@ -103,21 +103,44 @@ class Window(TwoLevel, tag="window"):
 
 
 class Fresh(TwoLevel, tag="stateless"):
-    """Every round brings new clients that never return; ``clients`` is their number in a round."""
+    """Every round brings new clients that never return; ``clients`` is their number in a round.
+
+    Attributes:
+        registered: Number of clients in all, of which each comes once: with the last full round of them the
+            scenario ends. It costs neither memory nor time. ``None`` for no end.
+    """
+
+    registered: Count | None = None
 
     def on(self, dataset: Dataset, seed: int) -> Scenario:
         """Share the training samples out anew for every round."""
+        self._check()
+        size = subset_size(len(dataset.train), self.clients, self.subsets)
+        stream = Stateless(
+            dataset.labels,
+            self.clients,
+            size,
+            *self.alphas,
+            seed,
+            self.prior,
+            self.subsets,
+            self.registered,
+        )
+        return self._scenario(stream, seed)
+
+    def _check(self) -> None:
         if not isinstance(self.membership, Everyone | Available):
             msg = (
                 "a stateless scenario has new clients in every round: "
                 "its membership can only be 'everyone' or 'available'"
             )
             raise SpecError(msg)
-        size = subset_size(len(dataset.train), self.clients, self.subsets)
-        stream = Stateless(
-            dataset.labels, self.clients, size, *self.alphas, seed, self.prior, self.subsets
-        )
-        return self._scenario(stream, seed)
+        if self.registered is not None and self.registered < self.clients:
+            msg = (
+                f"clients = {self.clients} a round, but only {self.registered} are registered: "
+                "lower clients, or leave registered out"
+            )
+            raise SpecError(msg)
 
 
 class Calendar(ScenarioSettings, tag="periods"):

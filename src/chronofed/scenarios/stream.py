@@ -111,7 +111,8 @@ class Stateless:
 
     The data are shared out afresh for every round, in two levels: among ``clients_per_round``
     clients, then one of the client's ``subsets``. Client ``k`` of round ``t`` is number
-    ``t * clients_per_round + k``: there is no end of clients. Those of one round are disjoint.
+    ``t * clients_per_round + k``: there is no end of clients, unless ``registered`` says so. Nothing is
+    stored of a client, so that only those of a round cost memory. Those of one round are disjoint.
 
     Attributes:
         labels: Class of every training sample.
@@ -122,6 +123,7 @@ class Stateless:
         seed: Root of the draws.
         prior: Meaning of the concentrations, see :func:`~chronofed.scenarios.partition.split`.
         subsets: A client could have been given ``subsets`` data sets of this size; it gets one.
+        registered: Number of clients in all; ``None`` for no end.
     """
 
     labels: Indices
@@ -132,6 +134,7 @@ class Stateless:
     seed: int = 0
     prior: Prior = "shares"
     subsets: int = 1
+    registered: int | None = None
 
     @property
     def clients(self) -> int:
@@ -140,8 +143,8 @@ class Stateless:
 
     @property
     def rounds(self) -> int | None:
-        """For ever."""
-        return None
+        """Full rounds that the registered clients last; without a number for ever."""
+        return None if self.registered is None else self.registered // self.clients_per_round
 
     @property
     def persistent(self) -> bool:

@@ -67,7 +67,8 @@ class Classification:
     def samples(self, indices: NDArray[np.int64]) -> Samples:
         """Training samples by position."""
         rows = torch.from_numpy(indices)
-        return Samples(self.data.train.x[rows], self.data.train.y[rows], rows)
+        train = self.data.train
+        return Samples(train.x.index_select(0, rows), train.y.index_select(0, rows), rows)
 
     def score(
         self, objective: TorchObjective, params: Vector, buffers: Vector, samples: Samples

@@ -60,8 +60,13 @@ class Classifier(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits ``(b, classes)``."""
+        out: Tensor = self.fc(self.seen(x))
+        return out
+
+    def seen(self, x: Tensor) -> Tensor:
+        """What the last layer sees."""
         # The dtype is read here, not stored: parameters may be swapped in by torch.func.
-        out: Tensor = self.fc(self.features(self.scale(x, self.fc.weight.dtype)))
+        out: Tensor = self.features(self.scale(x, self.fc.weight.dtype))
         return out
 
 
@@ -223,11 +228,15 @@ class ResNet(nn.Module):
         self.fc = nn.Linear(8 * width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits ``(b, classes)``; the mean over all pixels makes any image size possible."""
+        """Logits ``(b, classes)``."""
+        logits: Tensor = self.fc(self.seen(x))
+        return logits
+
+    def seen(self, x: Tensor) -> Tensor:
+        """What the last layer sees; the mean over all pixels makes any image size possible."""
         x = functional.relu(_normed(self.scale(x, self.fc.weight.dtype), self.conv1, self.norm1))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        logits: Tensor = self.fc(x.mean((-2, -1)))
-        return logits
+        return x.mean((-2, -1))
 
 
 def _stage(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Sequential:

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from chronofed.errors import SpecError
 from chronofed.flat import Flat, take
-from chronofed.tasks.models import Scale
+from chronofed.tasks.models import Classifier, ResNet, Scale
 from chronofed.types import Batch, Samples, Spans, Vector
 
 CHUNK = 256  # samples of one pass: bounds memory
@@ -53,6 +53,11 @@ class TorchObjective:
         return x if self._augment is None else self._augment(x, generator)
 
     @property
+    def augments(self) -> bool:
+        """Whether samples are seen through random views."""
+        return self._augment is not None
+
+    @property
     def names(self) -> Mapping[str, slice]:
         """The slice of the flat vector that each named parameter occupies."""
         return self.flat.spans
@@ -90,6 +95,8 @@ class TorchObjective:
 
     def loss_gradient(self, params: Vector, batch: Batch, spans: Spans) -> Vector:
         """Gradient of the weighted loss as in use, of the parameters in ``spans``."""
+        if self._only_last(spans):
+            return self._last_layer(params, batch, spans, power=1)
         total = torch.zeros_like(take(params, spans))
         for part in _chunks(batch):
             value, chosen = self._loss(params, spans, part)
@@ -98,6 +105,8 @@ class TorchObjective:
 
     def squared_gradients(self, params: Vector, batch: Batch, spans: Spans) -> Vector:
         """Weighted sum of the squared gradients of the single samples, as in use."""
+        if self._only_last(spans):
+            return self._last_layer(params, batch, spans, power=2)
         self._in_use(params)
         fixed = {n: p.detach() for n, p in self.flat.module.named_parameters()}
         fixed |= {n: b.detach() for n, b in self.flat.module.named_buffers()}
@@ -192,6 +201,33 @@ class TorchObjective:
         logits = self.flat.module(self._placed(batch.x))
         losses = functional.cross_entropy(logits, batch.y.to(self.device), reduction="none")
         return losses @ batch.weight.to(losses)
+
+    def _only_last(self, spans: Spans) -> bool:
+        """Whether only the last layer of a model of ours is meant, whose gradients need no backward pass."""
+        ours = type(self.flat.module) in (Classifier, ResNet)
+        return ours and all(name.startswith("fc.") for name in self._chosen(spans))
+
+    def _last_layer(self, params: Vector, batch: Batch, spans: Spans, power: int) -> Vector:
+        r"""Weighted sum of single samples' gradients, or of their squares, in the last layer.
+
+        With what the layer sees :math:`h_j` and the gradient in what it says
+        :math:`s_j = \mathrm{softmax} - e_{y_j}`, the gradient in the weights is :math:`s_j h_j^\top`, and
+        that in the bias :math:`s_j`.
+        """
+        self._in_use(params)
+        module = self.flat.module
+        assert isinstance(module, Classifier | ResNet)
+        fc = module.fc
+        parts = {"fc.weight": torch.zeros_like(fc.weight), "fc.bias": torch.zeros_like(fc.bias)}
+        for part in _chunks(batch):
+            with no_grad():
+                seen = module.seen(self._placed(part.x))
+                signal = fc(seen).softmax(1)
+                signal[torch.arange(len(seen)), part.y.to(self.device)] -= 1
+                weight = part.weight.to(seen)
+                parts["fc.weight"] += (signal.pow(power) * weight[:, None]).T @ seen.pow(power)
+                parts["fc.bias"] += weight @ signal.pow(power)
+        return torch.cat([parts[name].detach().reshape(-1) for name in self._chosen(spans)])
 
     def _chosen(self, spans: Spans) -> list[str]:
         """Names of the parameters that lie in ``spans``."""

@@ -1,0 +1,149 @@
+"""An engine of threads: they share this process's data, and torch computes without Python's lock."""
+
+import weakref
+from collections.abc import Iterable, MutableMapping
+from queue import SimpleQueue
+from threading import Event, Thread, current_thread
+from typing import Any, cast
+
+import torch
+
+from chronofed.clock import Clock
+from chronofed.engines.base import Answer, Exchange, Job, Outcome, ParallelEngine, answer
+from chronofed.engines.draws import draws_globally
+from chronofed.engines.memory import keep_freed_memory
+from chronofed.errors import IncompatibleError
+from chronofed.protocol import Locker, Method, Order
+from chronofed.scenarios.base import Plan
+from chronofed.types import Objective, Task
+
+
+class ThreadEngine(ParallelEngine):
+    """Serves several orders at a time in this process, each in a thread with a model of its own.
+
+    All threads share torch's global generator, so what draws from it is refused: a model at once, and anything
+    else, such as a backbone of one's own, after its first round.
+
+    Attributes:
+        task: Where samples and models come from.
+        workers: Number of threads; by default as many as there are usable cores.
+        lockers: What the simulated clients keep between their visits.
+        clock: Where time is booked: that of all threads together, which is more than passes.
+
+    Raises:
+        IncompatibleError: If the model draws from the global generator, as dropout does.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        workers: int | None = None,
+        lockers: MutableMapping[int, Locker] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(task, workers, lockers, clock)
+        if draws_globally(task):
+            raise _refusal("the model draws random numbers while it trains (dropout?)")
+        keep_freed_memory()
+        self._open()
+
+    def close(self) -> None:
+        """End all threads; a client that is being trained gets no further than its next gradient."""
+        self._crew.dismiss()
+        self._at_exit.detach()
+        self._open()
+
+    def _open(self) -> None:
+        self._crew = _Crew(self.task, self.clock)
+        self._at_exit = weakref.finalize(self, self._crew.dismiss)
+
+    def _gather(
+        self, exchange: Exchange, method: Method, orders: Iterable[Order], plan: Plan
+    ) -> list[Answer]:
+        before = torch.default_generator.get_state()
+        answers = super()._gather(exchange, method, orders, plan)
+        if not torch.equal(before, torch.default_generator.get_state()):
+            torch.default_generator.set_state(before)
+            raise _refusal("something drew from torch's global generator while clients trained")
+        return answers
+
+    def _hire(self, count: int) -> None:
+        while len(self._crew.threads) < count:
+            self._crew.hire()
+
+    def _hand(self, worker: int, exchange: Exchange, job: Job) -> None:
+        self._crew.inboxes[worker].put((exchange, job))
+
+    def _next(self) -> tuple[int, int, Outcome]:
+        return self._crew.outbox.get()
+
+
+def _refusal(what: str) -> IncompatibleError:
+    why = "threads would do so in an order that nobody can repeat; use processes"
+    return IncompatibleError(f"threads: {what}, and {why}")
+
+
+class _Crew:
+    """Threads with an inbox each; it knows nothing of its engine, which may be forgotten unclosed."""
+
+    def __init__(self, task: Task, clock: Clock) -> None:
+        self.task = task
+        self.clock = clock
+        self.stop = Event()
+        self.threads: list[Thread] = []
+        self.inboxes: list[SimpleQueue[tuple[Exchange, Job] | None]] = []
+        self.outbox: SimpleQueue[tuple[int, int, Outcome]] = SimpleQueue()
+
+    def hire(self) -> None:
+        """Start one more thread. Its model is built here: initialisers use the global generator."""
+        objective = cast("Objective", _Stoppable(self.task.objective(), self.stop))
+        self.inboxes.append(SimpleQueue())
+        number = len(self.threads)
+        # A daemon: Python waits for others before it calls what is to be done at exit.
+        thread = Thread(target=self._labour, args=(number, objective), daemon=True)
+        self.threads.append(thread)
+        thread.start()
+
+    def dismiss(self) -> None:
+        """Let every thread end as soon as it can, and wait: torch must not outlive Python."""
+        self.stop.set()
+        for inbox in self.inboxes:
+            inbox.put(None)
+        for thread in self.threads:
+            if thread is not current_thread():  # which may be the one to clear an engine away
+                thread.join()
+
+    def _labour(self, number: int, objective: Objective) -> None:
+        inbox = self.inboxes[number]
+        while (work := inbox.get()) is not None:
+            exchange, job = work
+            self.outbox.put((number, job.order.client, self._outcome(exchange, job, objective)))
+
+    def _outcome(self, exchange: Exchange, job: Job, objective: Objective) -> Outcome:
+        torch.set_num_threads(1)  # of this thread; whoever waits has set it for the process
+        try:
+            return answer(job.client(self.task, objective, self.clock, draws=False), exchange)
+        except BaseException as error:
+            return error
+
+
+class _StoppedError(Exception):
+    """The engine was closed; nobody waits for this client any more."""
+
+
+class _Stoppable:
+    """An objective that no longer answers once ``stop`` is set: a thread cannot be killed."""
+
+    __slots__ = ("_objective", "_stop")
+
+    def __init__(self, objective: Objective, stop: Event) -> None:
+        object.__setattr__(self, "_objective", objective)
+        object.__setattr__(self, "_stop", stop)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        if self._stop.is_set():
+            raise _StoppedError
+        return getattr(self._objective, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._objective, name, value)

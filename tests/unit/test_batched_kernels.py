@@ -1,0 +1,199 @@
+"""Hand-written gradients of many models at once, against autograd, one model after another."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from chronofed.tasks.batched_loop import compiled, descend_plainly
+from chronofed.tasks.batched_mlp import BatchedMlp, Course, Layout, Workspace, layout, twin
+from chronofed.tasks.models import Classifier, Cnn, Linear, Mlp, ResNet18, Scale
+from chronofed.tasks.objective import TorchObjective
+from chronofed.types import Batch
+
+sizes = st.integers(1, 7)
+
+
+@st.composite
+def problems(draw):
+    """Models of one shape, parameters of some clients, and their batches with some padding."""
+    hidden = tuple(draw(st.lists(sizes, max_size=2)))
+    features, classes = draw(sizes), draw(st.integers(2, 5))
+    clients, rows = draw(sizes), draw(sizes)
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
+    objective = TorchObjective(Mlp(hidden).build((features,), classes).double())
+
+    def normal(*shape):
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    weight = normal(clients, rows)
+    weight[:, draw(st.integers(0, rows)) :] = 0
+    y = torch.randint(classes, (clients, rows), generator=generator)
+    return (
+        objective,
+        normal(clients, objective.flat.size),
+        Batch(normal(clients, rows, features), y, weight),
+    )
+
+
+def kernel_of(objective) -> BatchedMlp:
+    form = layout(objective)
+    assert isinstance(form, Layout), form
+    assert form.size == objective.flat.size
+    return BatchedMlp(form, Workspace())
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems())
+def test_gradients_are_those_of_autograd(problem):
+    objective, params, batch = problem
+    got = kernel_of(objective).gradient(params, batch, torch.full_like(params, torch.nan))
+    torch.testing.assert_close(got, twin(objective, params, batch), rtol=1e-10, atol=1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(problems(), st.sampled_from([0.0, 0.3]))
+def test_a_fused_step_goes_along_the_gradient(problem, decay):
+    objective, params, batch = problem
+    want = params - 0.1 * (twin(objective, params, batch) + decay * params)
+    kernel_of(objective).step_(params, batch, 0.1, decay)
+    torch.testing.assert_close(params, want, rtol=1e-10, atol=1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(problems())
+def test_one_point_may_stand_for_all_clients(problem):
+    objective, params, batch = problem
+    point = params[:1].expand_as(params)
+    got = kernel_of(objective).gradient(point, batch, torch.empty_like(params))
+    torch.testing.assert_close(got, twin(objective, point, batch), rtol=1e-10, atol=1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(problems(), min_size=2, max_size=4))
+def test_memory_that_is_used_again_leaves_no_trace(several):
+    space = Workspace()
+    for objective, params, batch in several:
+        kernel = BatchedMlp(layout(objective), space)
+        got = kernel.gradient(params, batch, torch.empty_like(params))
+        torch.testing.assert_close(got, twin(objective, params, batch), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_bytes_are_scaled_as_the_model_does(dtype):
+    objective = TorchObjective(Linear().build((256,), 2).to(dtype))
+    bytes_, out = torch.arange(256, dtype=torch.uint8)[None], torch.empty(1, 256, dtype=dtype)
+    layout(objective).encode_(bytes_, out)
+    assert torch.equal(out, Scale()(bytes_, dtype))
+
+
+def test_layers_without_bias():
+    module = nn.Sequential(nn.Linear(3, 4, bias=False), nn.ReLU(), nn.Linear(4, 2)).double()
+    objective = TorchObjective(module)
+    params = torch.randn(2, objective.flat.size, dtype=torch.float64)
+    x, y = torch.randn(2, 5, 3, dtype=torch.float64), torch.randint(2, (2, 5))
+    batch = Batch(x, y, torch.rand(2, 5, dtype=torch.float64))
+    got = kernel_of(objective).gradient(params, batch, torch.empty_like(params))
+    torch.testing.assert_close(got, twin(objective, params, batch), rtol=1e-10, atol=1e-12)
+    want = params - 0.1 * got
+    kernel_of(objective).step_(params, batch, 0.1)
+    torch.testing.assert_close(params, want, rtol=1e-10, atol=1e-12)
+
+
+def frozen() -> nn.Module:
+    module = Linear().build((3,), 2)
+    module.fc.bias.requires_grad_(False)
+    return module
+
+
+def tied() -> nn.Module:
+    layer = nn.Linear(3, 3)
+    return nn.Sequential(layer, nn.ReLU(), layer)
+
+
+def tied_weights() -> nn.Module:
+    module = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
+    module[2].weight = module[0].weight
+    return module
+
+
+def hooked() -> nn.Module:
+    module = Linear().build((3,), 2)
+    module.fc.register_forward_hook(lambda *_: None)
+    return module
+
+
+class Extended(Classifier):
+    """A subclass may do anything."""
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (Cnn().build((1, 28, 28), 10), "the model has a Conv2d: only linear models and MLPs"),
+        (ResNet18(4).build((3, 8, 8), 10), "the model has a ResNet"),
+        (nn.Sequential(nn.Linear(3, 2), nn.Dropout()), "the model has a Dropout"),
+        (nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), "the model has a BatchNorm1d"),
+        (nn.Sequential(nn.Linear(3, 2), nn.ReLU()), "not a chain of linear layers with ReLU"),
+        (nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)), "not a chain of linear layers"),
+        (nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(3, 2)), "not a chain"),
+        (Extended({}, 3, 2), "the model has a Extended"),
+        (frozen(), "shared, frozen or outside"),
+        (tied(), "shared, frozen or outside"),
+        (tied_weights(), "shared, frozen or outside"),
+        (hooked(), "a Linear of the model has a hook"),
+        (Linear().build((3,), 2).half(), "numbers are float16"),
+    ],
+)
+def test_other_models_are_told_apart(module, reason):
+    assert reason in str(layout(TorchObjective(module)))
+
+
+def test_augmented_samples_and_other_objectives_are_told_apart():
+    objective = TorchObjective(Linear().build((3,), 2), augment=lambda x, generator: x)
+    assert layout(objective) == "training samples are augmented"
+    assert "the objective is object" in str(layout(object()))
+
+
+# --- the loop that torch runs without Python
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_compiled_loop_equals_plain_loop_and_steps(decay, bias, dtype):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(6, 5, bias=bias), nn.ReLU(), nn.Linear(5, 3)).to(dtype)
+    form = layout(TorchObjective(module))
+    kernel = BatchedMlp(form, Workspace())
+    x, clients, sizes = torch.randn(30, 6, dtype=dtype), 3, [4, 4, 2]
+    course = Course(
+        x,
+        torch.randint(30, (clients, 10)),
+        torch.randint(3, (clients, 10, 1)),
+        torch.rand(clients, 10, 1, dtype=dtype),
+        sizes,
+    )
+    start = torch.randn(clients, form.size, dtype=dtype)
+    quick, plain, steps = start.clone(), start.clone(), start.clone()
+    kernel.descend_(quick, course, lr=0.1, decay=decay)
+    args = (course.rows, course.y, course.weight, sizes, form.plan, 0.1, 1 - 0.1 * decay, False)
+    descend_plainly(plain, x, *args)
+    for rows, y, weight in course.steps:
+        kernel.step_(steps, Batch(x[rows], y, weight), 0.1, decay)
+    torch.testing.assert_close(quick, plain)
+    torch.testing.assert_close(quick, steps, rtol=1e-5, atol=1e-6)
+    assert not torch.equal(quick, start)
+
+
+def test_where_torch_cannot_compile_it_runs_as_it_is(monkeypatch):
+    def refuse(function):
+        raise RuntimeError("no TorchScript here")
+
+    monkeypatch.setattr(torch.jit, "script", refuse)
+    compiled.cache_clear()
+    assert compiled() is descend_plainly
+    compiled.cache_clear()
+    monkeypatch.undo()
+    assert compiled() is not descend_plainly
