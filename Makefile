@@ -12,7 +12,7 @@ demo: $(VENV)/.core
 test: lint types docs unit
 
 test-all: lint types docs
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --cov --cov-fail-under=90
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check
@@ -25,7 +25,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 unit: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 -m "not slow" --cov --cov-fail-under=90
+	$(BIN)/python -m pytest -n 2 -m "not slow"
 
 # A stamp is renewed only when what it depends on changed, so the second call installs nothing.
 $(VENV)/.core: pyproject.toml constraints.txt

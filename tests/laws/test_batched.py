@@ -183,8 +183,16 @@ class Hoarder(Backbone, tag=True):
         return {**super().aggregate(server, uploads), "mean": models.mean(0)}
 
 
+class Diary(CoreSet, tag=True):
+    """Remembers a part of the model with the samples: a view, too."""
+
+    def observe(self, objective, params, samples, generator):
+        return {**super().observe(objective, params, samples, generator), "w": params[:4]}
+
+
 def test_what_is_kept_stays_as_it_is():
     check(Method(Hoarder(), CoreSet(size=5)))
+    check(Method(FedAvg(), Diary(size=5)))
 
 
 def test_a_personal_model_does_not_hold_others_in_memory():

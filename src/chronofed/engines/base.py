@@ -15,6 +15,10 @@ from chronofed.protocol import Client, Engine, Locker, Method, Order, Result
 from chronofed.scenarios.base import Plan, Visit
 from chronofed.types import Objective, Task
 
+# Seconds that are waited at a time. Ctrl-C may reach another thread than the one that waits, and is seen only
+# when that one wakes.
+PATIENCE = 0.2
+
 Exchange: TypeAlias = Literal["prepare", "train"]
 Answer: TypeAlias = tuple[Result, Locker | None]
 Outcome: TypeAlias = Answer | BaseException

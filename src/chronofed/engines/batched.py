@@ -168,7 +168,7 @@ class BatchedEngine:
             backbone, server = jobs[0].method.backbone, jobs[0].order.server
             trained = train_together(backbone, server, trainees, self._desk().kernel)
         return [
-            _kept_apart(client.conclude(locker, end), end.params)
+            _kept_apart(client.conclude(locker, end), end.params, client.order.round)
             for (client, locker), end in zip(both, trained, strict=True)
         ]
 
@@ -188,10 +188,17 @@ class BatchedEngine:
         return desk
 
 
-def _kept_apart(answer: tuple[Result, Locker], params: Vector) -> tuple[Result, Locker]:
-    """An answer that holds no view of ``params``, whatever the memory thought fit to keep."""
+def _kept_apart(
+    answer: tuple[Result, Locker], params: Vector, round_: int
+) -> tuple[Result, Locker]:
+    """An answer that holds no view of ``params``, whatever the memory thought fit to keep this round."""
     result, locker = answer
-    kept = tuple(replace(keepsake, record=own(keepsake.record, params)) for keepsake in locker.kept)
+    kept = tuple(
+        replace(keepsake, record=own(keepsake.record, params))
+        if keepsake.round == round_
+        else keepsake
+        for keepsake in locker.kept
+    )
     return replace(result, kept=own(result.kept, params)), replace(locker, kept=kept)
 
 

@@ -14,7 +14,7 @@ from typing import NoReturn
 import torch
 
 from chronofed.clock import Clock
-from chronofed.engines.base import Answer, Exchange, Job, Outcome, ParallelEngine, answer
+from chronofed.engines.base import PATIENCE, Answer, Exchange, Job, Outcome, ParallelEngine, answer
 from chronofed.engines.memory import keep_freed_memory
 from chronofed.engines.parcels import Parcel, pack, unpack
 from chronofed.errors import ChronofedError
@@ -91,7 +91,10 @@ class ProcessEngine(ParallelEngine):
 
     def _next(self) -> tuple[int, int, Outcome]:
         busy = {hand.pipe: number for number, hand in enumerate(self._crew) if hand.job}
-        (pipe, *_) = wait(list(busy))
+        ready = wait(list(busy), PATIENCE)
+        while not ready:
+            ready = wait(list(busy), PATIENCE)
+        pipe = ready[0]
         number = busy[pipe]  # type: ignore[index]
         hand = self._crew[number]
         job, hand.job = hand.job, None

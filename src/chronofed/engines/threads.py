@@ -2,14 +2,15 @@
 
 import weakref
 from collections.abc import Iterable, MutableMapping
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from threading import Event, Thread, current_thread
 from typing import Any, cast
 
 import torch
 
 from chronofed.clock import Clock
-from chronofed.engines.base import Answer, Exchange, Job, Outcome, ParallelEngine, answer
+from chronofed.engines.base import PATIENCE, Answer, Exchange, Job, Outcome, ParallelEngine, answer
 from chronofed.engines.draws import draws_globally
 from chronofed.engines.memory import keep_freed_memory
 from chronofed.errors import IncompatibleError
@@ -75,7 +76,9 @@ class ThreadEngine(ParallelEngine):
         self._crew.inboxes[worker].put((exchange, job))
 
     def _next(self) -> tuple[int, int, Outcome]:
-        return self._crew.outbox.get()
+        while True:
+            with suppress(Empty):
+                return self._crew.outbox.get(timeout=PATIENCE)
 
 
 def _refusal(what: str) -> IncompatibleError:
