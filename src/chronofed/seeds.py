@@ -8,9 +8,12 @@ in which they answer, and a resumed run needs no random state.
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import RLock
 
 import numpy as np
 import torch
+
+_ONE_AT_A_TIME = RLock()  # torch has one global generator for all threads
 
 
 def entropy(seed: int, *place: str | int) -> int:
@@ -38,10 +41,12 @@ def global_torch_seed(seed: int, *place: str | int) -> Iterator[None]:
     """Seed torch's global generator inside the block only, for code that takes no generator.
 
     Layer initialisers and dropout draw from the global generator; its state is put back afterwards.
+    Other threads that want such a block wait for this one to end.
     """
-    state = torch.default_generator.get_state()
-    torch.default_generator.manual_seed(entropy(seed, *place))
-    try:
-        yield
-    finally:
-        torch.default_generator.set_state(state)
+    with _ONE_AT_A_TIME:
+        state = torch.default_generator.get_state()
+        torch.default_generator.manual_seed(entropy(seed, *place))
+        try:
+            yield
+        finally:
+            torch.default_generator.set_state(state)
