@@ -132,6 +132,7 @@ def parser() -> argparse.ArgumentParser:
     _add_theory(commands)
     _add_quadratic(commands)
     _add_timing(commands)
+    _add_paper(commands)
     return root
 
 
@@ -194,6 +195,37 @@ def _add_timing(commands: _Commands) -> None:
 
     profile = commands.add("profile", "show where the time of a round goes", "spec", "data", "json")
     profile.add_argument("--rounds", type=int, default=10, help="rounds to time (default 10)")
+
+
+def _add_paper(commands: _Commands) -> None:
+    paper = commands.add(
+        "paper", "make the paper's tables and figures again", "data", "quiet", "json"
+    )
+    paper.add_argument("action", choices=("list", "run", "report"), help="what to do")
+    paper.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="tables and figures (see: chronofed paper list), files of one's own, or: all",
+    )
+    paper.add_argument(
+        "--scale", default="cpu", help="cpu (smaller, default) or paper (to the letter)"
+    )
+    paper.add_argument("--seeds", default="0,1,2", metavar="LIST", help="(default 0,1,2)")
+    paper.add_argument(
+        "--jobs", type=int, metavar="N", help="runs side by side (default: one for each core)"
+    )
+    runs = Path("runs") / "paper"
+    paper.add_argument(
+        "--runs", type=Path, default=runs, metavar="DIR", help=f"folder of runs (default {runs})"
+    )
+    paper.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="where to put a report (default RUNS/report)",
+    )
 
 
 def _add_quadratic(commands: _Commands) -> None:

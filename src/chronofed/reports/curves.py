@@ -3,16 +3,12 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chronofed.reports import figure
-from chronofed.reports.figure import COLOURS, FAINT, INK
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from chronofed.reports.figure import COLOURS, FAINT, INK, dress
 
 _PURPOSE = "drawing curves"
 _STYLES = (":", "--", "-.", "-")  # lines that lie on each other can be told apart
@@ -38,7 +34,7 @@ def draw_weights(weights: Sequence[float], path: str | os.PathLike[str], title: 
         axes.bar_label(bars, [_label(w) for w in weights], fontsize=8, color=INK, padding=2)
         axes.set_xticks(rounds)
         axes.margins(y=0.12)
-    _dress(axes, "round (the last is the present)", "weight", title)
+    dress(axes, "round (the last is the present)", "weight", title)
     return figure.save(drawn, path)
 
 
@@ -67,7 +63,7 @@ def draw_lines(
     axes.set_yscale("log" if _wide(np.concatenate(list(lines.values()))) else "linear")
     axes.margins(x=0)
     axes.grid(which="major", axis="both", color=FAINT, alpha=0.3, linewidth=0.6)
-    _dress(axes, *labels, title)
+    dress(axes, *labels, title)
     drawn.legend(
         loc="outside upper center",
         ncols=len(lines),
@@ -85,12 +81,3 @@ def _label(weight: float) -> str:
 
 def _wide(values: NDArray[np.float64]) -> bool:
     return bool(values.min() > 0 and values.max() > 10 * values.min())
-
-
-def _dress(axes: "Axes", below: str, beside: str, title: str) -> None:
-    axes.set_xlabel(below, color=INK)
-    axes.set_ylabel(beside, color=INK)
-    axes.set_title(title, color=INK, fontsize=9)
-    axes.tick_params(colors=INK, labelsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(FAINT)

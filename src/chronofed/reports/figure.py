@@ -13,6 +13,7 @@ from chronofed.errors import MissingExtraError, SpecError, StorageError
 from chronofed.records.atomic import write_atomic
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg", "pdf")
@@ -93,3 +94,13 @@ def _figure_type(purpose: str) -> "type[Figure]":
     except ImportError:
         raise MissingExtraError("matplotlib", "plot", purpose) from None
     return Figure
+
+
+def dress(axes: "Axes", below: str, beside: str, title: str) -> None:
+    """Labels, title and lines of a panel as all pictures have them."""
+    axes.set_xlabel(below, color=INK)
+    axes.set_ylabel(beside, color=INK)
+    axes.set_title(title, color=INK, fontsize=9)
+    axes.tick_params(colors=INK, labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FAINT)

@@ -1,0 +1,253 @@
+"""A recipe's results as files: Markdown, CSV and LaTeX tables, figures, and a page of claims."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+
+from chronofed.errors import IncompatibleError, cannot_write
+from chronofed.experiments.recipe import (
+    ApplicabilityView,
+    Claim,
+    CurvesView,
+    PairsView,
+    Recipe,
+    TableView,
+    TwoAxesView,
+)
+from chronofed.loop import check
+from chronofed.metrics.paired import Paired
+from chronofed.records.atomic import write_atomic
+from chronofed.reports import figure
+from chronofed.reports.plots import draw_curves, draw_pairs, draw_two_axes
+from chronofed.reports.results import Comparison, Finding, Results
+from chronofed.reports.tables import TextTable
+from chronofed.reports.view import Group
+
+PICTURES = ("png", "svg")
+
+
+def table(results: Results) -> TextTable:
+    """What a recipe shows, in numbers: ours with the deviation over seeds, and the paper's beside it."""
+    view = results.recipe.view
+    if isinstance(view, ApplicabilityView):
+        return applicability(results.recipe)
+    if isinstance(view, TwoAxesView):
+        measures = zip((view.left, view.right), view.factors, view.labels, strict=True)
+        return _summary(results, view.label, [(m, f, label, 3) for m, f, label in measures])
+    if isinstance(view, TableView):
+        return _published(results, view)
+    accuracy = [("best5", 100.0, "best-5 %", 2), ("last", 100.0, "last %", 2)]
+    losses = [
+        ("last_test_loss", 1.0, "test loss", 3),
+        ("last_seen_loss", 1.0, "loss on past data", 3),
+    ]
+    return _summary(results, "method", [*accuracy, *losses, ("falls", 1.0, "falls", 1)])
+
+
+def _published(results: Results, view: TableView) -> TextTable:
+    recipe, columns = results.recipe, results.headings
+    headings = ["method"]
+    for column in columns:
+        headings += [column or "here", "paper"] if recipe.paper else [column or "here"]
+    rows, means = [], dict[tuple[int, int], float]()
+    for r, row in enumerate(recipe.rows):
+        cells = [row]
+        for column in columns:
+            found = results.group(row, column).mean_and_deviation(view.measure)
+            if found is not None:
+                means[r, len(cells)] = found[0]
+            cells.append(_shown(results, row, column, found, view))
+            if recipe.paper:
+                number = recipe.published(row, column)
+                cells.append("" if number is None else f"{number:.{view.digits}f}")
+        rows.append(cells)
+    return TextTable(recipe.title, headings, rows, _largest(means))
+
+
+def _largest(means: Mapping[tuple[int, int], float]) -> frozenset[tuple[int, int]]:
+    """The best of every column."""
+    best: dict[int, tuple[int, int]] = {}
+    for place, value in means.items():
+        if place[1] not in best or value > means[best[place[1]]]:
+            best[place[1]] = place
+    return frozenset(best.values())
+
+
+def _shown(
+    results: Results, row: str, column: str, found: tuple[float, float] | None, view: TableView
+) -> str:
+    if (row, column) in results.refusals:
+        return "refused"
+    return _number(found, view.factor, view.digits)
+
+
+def _number(found: tuple[float, float] | None, factor: float, digits: int) -> str:
+    if found is None:
+        return "-"
+    return " ± ".join(f"{factor * value:.{digits}f}" for value in found)
+
+
+def _summary(
+    results: Results, label: str, measures: Sequence[tuple[str, float, str, int]]
+) -> TextTable:
+    """Several numbers of every row and column."""
+    rows = []
+    for column, row in product(results.headings, results.recipe.rows):
+        group = results.group(row, column)
+        numbers = [_number(group.mean_and_deviation(m), f, digits) for m, f, _, digits in measures]
+        rows.append([f"{row}, {column}" if column else row, *numbers])
+    return TextTable(results.recipe.title, [label, *(name for _, _, name, _ in measures)], rows)
+
+
+def applicability(recipe: Recipe) -> TextTable:
+    """Which methods can serve which scenarios, by what they declare to need."""
+    verdicts = {}
+    for cell in recipe.cells("cpu", [0]):
+        dataset = cell.experiment.data.load(None, 0)
+        verdicts[cell.row, cell.column] = "yes"
+        if cell.experiment.method.backbone.fixed_data:
+            verdicts[cell.row, cell.column] = "no: needs data that stay the same"
+        try:
+            check(cell.experiment.method, cell.experiment.scenario.on(dataset, 0))
+        except IncompatibleError:
+            verdicts[cell.row, cell.column] = "no: needs clients that come back"
+    rows = [[row, *(verdicts[row, column] for column in recipe.columns)] for row in recipe.rows]
+    return TextTable(recipe.title, ["method", *recipe.columns], rows, words=1 + len(recipe.columns))
+
+
+def write(results: Results, name: str, folder: Path) -> str:
+    """Write a recipe's files below a folder.
+
+    Args:
+        results: Its runs.
+        name: What the files are called.
+        folder: Where to.
+
+    Returns:
+        The recipe's part of a page, in Markdown.
+
+    Raises:
+        StorageError: If something cannot be written.
+    """
+    recipe, shown = results.recipe, table(results)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    pictures = draw(results, folder / name)
+    data = shown.csv() if not isinstance(recipe.view, CurvesView | PairsView) else _curves(results)
+    write_atomic(folder / f"{name}.csv", data.encode())
+    write_atomic(folder / f"{name}.tex", shown.latex().encode())
+    parts = [
+        f"## {recipe.title}\n",
+        f"`{name}`; in the paper: *{recipe.label}*.\n",
+        shown.markdown(),
+    ]
+    parts += [f"![{recipe.title}]({path.name})\n" for path in pictures[:1]]
+    parts += [_made(results)] if results.runs else []
+    if recipe.claims:
+        parts.append(findings_table(results.findings()).markdown())
+    page = "\n".join(parts)
+    write_atomic(folder / f"{name}.md", page.encode())
+    return page
+
+
+def _made(results: Results) -> str:
+    """How the numbers came about, in a sentence."""
+    runs = sum(map(len, results.runs.values()))
+    missing = f", {results.missing} missing" if results.missing else ""
+    rounds = max(v.summary["rounds"] for found in results.runs.values() for v in found.values())
+    return (
+        f"Scale `{results.scale}`: {runs} runs of up to {rounds} rounds{missing}, seeds "
+        f"{', '.join(map(str, results.seeds))}, {results.seconds / 60:.0f} minutes of one core in all; "
+        f"{'; '.join(results.hardware)}.\n"
+    )
+
+
+def draw(results: Results, stem: Path) -> list[Path]:
+    """Draw a recipe that is a figure, once for every format; nothing without runs."""
+    view = results.recipe.view
+    if not results.runs or not isinstance(view, CurvesView | TwoAxesView | PairsView):
+        return []
+    return [_draw(results, stem.with_name(f"{stem.name}.{kind}")) for kind in PICTURES]
+
+
+def _draw(results: Results, path: Path) -> Path:
+    view, rows = results.recipe.view, results.recipe.rows
+    if isinstance(view, CurvesView):
+        panels = {c: [results.group(row, c) for row in rows] for c in results.headings}
+        return draw_curves(
+            panels,
+            view.measure,
+            view.label,
+            path,
+            factor=view.factor,
+            window=view.window,
+            zoom=view.zoom,
+        )
+    (column,) = results.headings
+    groups = [results.group(row, column) for row in rows]
+    if isinstance(view, PairsView):
+        return draw_pairs(groups, path)
+    assert isinstance(view, TwoAxesView)
+    groups = [group for group in groups if group.runs]
+    left, right = (
+        [_scaled(group, measure, factor) for group in groups]
+        for measure, factor in zip((view.left, view.right), view.factors, strict=True)
+    )
+    over = [float(group.name) for group in groups]
+    return draw_two_axes(over, left, right, (view.label, *view.labels), path)
+
+
+def _scaled(group: Group, measure: str, factor: float) -> tuple[float, float]:
+    mean, deviation = group.mean_and_deviation(measure) or (float("nan"), float("nan"))
+    return factor * mean, factor * deviation
+
+
+def _curves(results: Results) -> str:
+    """What is drawn, as CSV: every evaluation's mean and deviation over seeds."""
+    view = results.recipe.view
+    measures = (
+        [view.measure]
+        if isinstance(view, CurvesView)
+        else [f"{data}_{what}" for what in ("loss", "accuracy") for data in ("test", "seen")]
+    )
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["column", "row", "measure", "round", "mean", "deviation"])
+    for column, row, measure in product(results.headings, results.recipe.rows, measures):
+        for round_, mean, deviation in results.group(row, column).curve(measure):
+            writer.writerow([column, row, measure, round_, f"{mean:.6g}", f"{deviation:.6g}"])
+    return out.getvalue()
+
+
+def findings_table(findings: Iterable[Finding]) -> TextTable:
+    """Claim by claim: what became of it, with numbers."""
+    rows = [[f.claim.says, f.verdict, evidence(f)] for f in findings]
+    return TextTable("Claims", ["claim", "verdict", "mean difference over seeds"], rows, words=3)
+
+
+def evidence(finding: Finding) -> str:
+    """The differences behind a verdict; of many, the least favourable and the most."""
+    if finding.words:
+        return finding.words
+    found = [one for one in finding.comparisons if one.found is not None]
+    found.sort(key=lambda one: one.found.mean if one.found else 0.0)
+    some = [found[0], found[-1]] if len(found) > 3 else found
+    text = "; ".join(_words(one, finding.claim) for one in some)
+    return f"{text} ({len(found)} differences)" if len(found) > 3 else text
+
+
+def _words(one: Comparison, claim: Claim) -> str:
+    found = one.found
+    assert isinstance(found, Paired)
+    sign = -1 if claim.less else 1
+    return f"{one.what}: {sign * found.mean:+.2f} ± {found.deviation:.2f} (p = {found.p:.3f})"
+
+
+def check_drawing(folder: Path) -> None:
+    """Refuse before any work if there is nothing to draw with."""
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.check(folder / "x.png", "drawing figures")
