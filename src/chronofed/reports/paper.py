@@ -50,7 +50,9 @@ def _published(results: Results, view: TableView) -> TextTable:
     recipe, columns = results.recipe, results.headings
     headings = ["method"]
     for column in columns:
-        headings += [column or "here", "paper"] if recipe.paper else [column or "here"]
+        headings += [column or "here", f"{column} (paper)" if column else "paper"][
+            : 2 if recipe.paper else 1
+        ]
     rows, means = [], dict[tuple[int, int], float]()
     for r, row in enumerate(recipe.rows):
         cells = [row]
