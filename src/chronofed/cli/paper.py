@@ -10,6 +10,7 @@ from pathlib import Path
 
 from chronofed.cli.output import emit, emit_json, note
 from chronofed.cli.progress import overall
+from chronofed.cli.values import seeds_of
 from chronofed.engines.base import usable_cores
 from chronofed.errors import ChronofedError, SpecError
 from chronofed.experiments import toml
@@ -34,18 +35,8 @@ def _names(options: Namespace) -> list[str]:
     return shipped() if options.names in ([], ["all"]) else options.names
 
 
-def _seeds(text: str) -> list[int]:
-    try:
-        seeds = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise SpecError(f"--seeds: expected numbers such as 0,1,2, not {text!r}") from None
-    if min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise SpecError(f"--seeds: expected different numbers from 0, not {text!r}")
-    return seeds
-
-
 def _list(options: Namespace, recipes: Sequence[tuple[str, Recipe]]) -> int:
-    seeds = _seeds(options.seeds)
+    seeds = seeds_of(options.seeds)
     rows = [[name, recipe.title, *_costs(recipe, seeds)] for name, recipe in recipes]
     if options.json:
         heads = ["name", "title", "runs", "cpu", "paper"]
@@ -75,7 +66,7 @@ def _instant(recipe: Recipe) -> bool:
 
 
 def _run(options: Namespace, recipes: Sequence[tuple[str, Recipe]]) -> int:
-    seeds, jobs = _seeds(options.seeds), options.jobs or usable_cores()
+    seeds, jobs = seeds_of(options.seeds), options.jobs or usable_cores()
     if jobs < 1:
         raise SpecError(f"--jobs: expected a number >= 1, not {jobs}")
     study = Study(options.runs, options.data)
@@ -164,7 +155,7 @@ def _plain(name: str, results: Results) -> dict[str, object]:
 
 def _report(options: Namespace, recipes: Sequence[tuple[str, Recipe]]) -> int:
     """Write files from records alone."""
-    seeds, study = _seeds(options.seeds), Study(options.runs)
+    seeds, study = seeds_of(options.seeds), Study(options.runs)
     folder = options.output or options.runs / "report"
     check_drawing(folder)
     written, claims = [], list[Finding]()

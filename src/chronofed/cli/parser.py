@@ -133,6 +133,7 @@ def parser() -> argparse.ArgumentParser:
     _add_quadratic(commands)
     _add_timing(commands)
     _add_paper(commands)
+    _add_sweep(commands)
     return root
 
 
@@ -225,6 +226,31 @@ def _add_paper(commands: _Commands) -> None:
         type=Path,
         metavar="DIR",
         help="where to put a report (default RUNS/report)",
+    )
+
+
+def _add_sweep(commands: _Commands) -> None:
+    sweep = commands.add("sweep", "tune settings of an experiment", "spec", "data", "quiet", "json")
+    sweep.add_argument(
+        "--vary",
+        action="append",
+        required=True,
+        metavar="KEY=VALUES",
+        help="what to try: a range, train.lr=0.01:0.3, or a list, train.epochs=1,2 (again for more)",
+    )
+    sweep.add_argument("--trials", type=int, default=20, help="how many to try (default 20)")
+    sweep.add_argument(
+        "--measure", default="anytime", help="number of the summary to raise (default anytime)"
+    )
+    sweep.add_argument(
+        "--seeds", default="0", metavar="LIST", help="judge by the mean over these (default 0)"
+    )
+    sweep.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="folder of the runs (default runs/sweep-NAME)",
     )
 
 

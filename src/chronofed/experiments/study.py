@@ -73,13 +73,21 @@ class Study:
                 outcome.done.append(cell)
         return outcome
 
-    def _open(self, cell: Cell, outcome: "Outcome") -> RunDirectory | None:
-        """The directory of a cell's run, if it can be run."""
-        path = self.path(cell.experiment)
+    def open(self, experiment: Experiment) -> RunDirectory:
+        """The directory of an experiment's run, begun or not.
+
+        Raises:
+            ChronofedError: If the experiment cannot work.
+        """
+        path = self.path(experiment)
         if (path / "spec.toml").exists():
             return RunDirectory.open(path)
+        return runner.start(experiment, path, self.data)
+
+    def _open(self, cell: Cell, outcome: "Outcome") -> RunDirectory | None:
+        """The directory of a cell's run, if it can be run."""
         try:
-            return runner.start(cell.experiment, path, self.data)
+            return self.open(cell.experiment)
         except IncompatibleError as error:
             note = self._refusal(cell.experiment)
             note.parent.mkdir(parents=True, exist_ok=True)
