@@ -221,4 +221,6 @@ def test_shipped_files_say_nothing_twice():
 def test_regularisation_of_the_top_layers_is_the_default():
     cells = {c.row: c.experiment for c in load("table-methods").cells("cpu", [0])}
     assert cells["CFL-Regularization"].method.memory == Taylor(mode="practice")
-    assert cells["CFL-Regularization-Full"].method.memory == Taylor(layers={"*": 1.0}, mode="practice")
+    assert cells["CFL-Regularization-Full"].method.memory == Taylor(
+        layers={"*": 1.0}, mode="practice"
+    )

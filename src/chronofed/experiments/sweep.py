@@ -167,9 +167,10 @@ class Sweep:
             storage=f"sqlite:///{self.folder / 'sweep.db'}",
             study_name="sweep",
             load_if_exists=True,
-            sampler=optuna.samplers.TPESampler(seed=0),
             pruner=optuna.pruners.MedianPruner(n_startup_trials=PATIENCE),
         )
+        # Not the same numbers again when a search goes on.
+        study.sampler = optuna.samplers.TPESampler(seed=len(study.trials))
         self._take_up(study)
         left = trials - sum(trial.state.is_finished() for trial in study.trials if not _lost(trial))
         study.optimize(
