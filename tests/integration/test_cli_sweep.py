@@ -96,6 +96,8 @@ def test_a_trial_that_was_interrupted_is_taken_up_again(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         sweep.run(3, interrupt)
+    with pytest.raises(KeyboardInterrupt):  # and again, when it was taken up
+        sweep.run(3, lambda number, at: interrupt(number - 1, at))
     begun = {path.parent.name for path in (tmp_path / "s").glob("*/spec.toml")}
     trials = sweep.run(3)
     assert len(trials) == 3

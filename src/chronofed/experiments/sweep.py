@@ -181,10 +181,15 @@ class Sweep:
     def _take_up(self, study: "optuna.Study") -> None:
         """Queue again what was under way when an earlier call was stopped; its runs go on."""
         optuna = _optuna()
+        known = [trial.params for trial in study.trials if not _lost(trial)]
+        waiting = [trial for trial in study.trials if trial.state.name == "WAITING"]
+        known += [trial.system_attrs["fixed_params"] for trial in waiting]
         for trial in study.trials:
             if trial.state == optuna.trial.TrialState.RUNNING:
                 study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+            if _lost(trial) and trial.params not in known:
                 study.enqueue_trial(trial.params)
+                known.append(trial.params)
 
     def _value(self, trial: "optuna.Trial", watch: Callable[[int, runner.Progress], None]) -> float:
         """Run one choice over all seeds, the first of which can show that it is not worth the rest."""
@@ -222,8 +227,8 @@ def ranked(study: "optuna.Study") -> list[Trial]:
 
 
 def _lost(trial: "optuna.trial.FrozenTrial") -> bool:
-    """Whether a trial failed only because its process ended: such a one was queued again."""
-    return trial.state.name == "FAIL" and DIVERGED not in trial.user_attrs
+    """Whether a trial was under way when its process ended: such a one is queued again."""
+    return trial.state.name in ("RUNNING", "FAIL") and DIVERGED not in trial.user_attrs
 
 
 def _optuna() -> Any:  # noqa: ANN401 - a module
