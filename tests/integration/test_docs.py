@@ -27,6 +27,7 @@ from chronofed.cli import main
 from chronofed.cli.parser import parser
 from chronofed.config import Config, Count, is_alternative
 from chronofed.experiments.reader import read
+from chronofed.experiments.recipe import load as load_recipe
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -98,7 +99,12 @@ def execute_block(page: Path, block: Block, names: dict) -> None:
 
 def read_toml(page: Path, block: Block) -> None:
     try:
-        read(tomllib.loads(block.code), Experiment)
+        table = tomllib.loads(block.code)
+        if "view" in table:
+            Path("recipe.toml").write_text(block.code, encoding="utf-8")
+            load_recipe("recipe.toml")
+        else:
+            read(table, Experiment)
     except Exception as error:
         msg = f"{name(page)}, line {block.line}: {error}"
         raise AssertionError(msg) from error

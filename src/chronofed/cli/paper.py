@@ -6,7 +6,10 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from chronofed.cli.output import emit, emit_json, note
 from chronofed.cli.progress import overall
@@ -71,7 +74,11 @@ def _run(options: Namespace, recipes: Sequence[tuple[str, Recipe]]) -> int:
         raise SpecError(f"--jobs: expected a number >= 1, not {jobs}")
     study = Study(options.runs, options.data)
     trained = [(name, recipe) for name, recipe in recipes if not _instant(recipe)]
-    cells = [cell for _, recipe in trained for cell in recipe.cells(options.scale, seeds)]
+    cells = [
+        replace(cell, experiment=msgspec.structs.replace(cell.experiment, device=options.device))
+        for _, recipe in trained
+        for cell in recipe.cells(options.scale, seeds)
+    ]
     outcome = _carry_out(study, cells, jobs, options.quiet or options.json)
     for name, recipe in recipes:
         if isinstance(recipe.view, CommandView):

@@ -216,6 +216,7 @@ def _add_paper(commands: _Commands) -> None:
     paper.add_argument(
         "--jobs", type=int, metavar="N", help="runs side by side (default: one for each core)"
     )
+    paper.add_argument("--device", default="cpu", help="where models are, e.g. cuda (default cpu)")
     runs = Path("runs") / "paper"
     paper.add_argument(
         "--runs", type=Path, default=runs, metavar="DIR", help=f"folder of runs (default {runs})"
