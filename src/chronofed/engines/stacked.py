@@ -11,12 +11,14 @@ from torch.nn.utils.rnn import pad_sequence
 
 from chronofed.backbones import Backbone, FedOpt
 from chronofed.backbones.base import works_stacked
+from chronofed.engines.quadratics import Quadratics
 from chronofed.errors import IncompatibleError
 from chronofed.local import Local, descend
 from chronofed.protocol import Trained
 from chronofed.surrogate import Quadratic, Surrogate
+from chronofed.tasks.batched_loop import Pull
 from chronofed.tasks.batched_mlp import BatchedMlp, Course
-from chronofed.types import Batch, Record, Spans, Vector
+from chronofed.types import Batch, Record, Vector
 
 Matrix: TypeAlias = Tensor  # (clients, d)
 Draw: TypeAlias = tuple[Tensor, Tensor]  # which samples, and their weights
@@ -133,39 +135,6 @@ def _below(rows: list[Tensor]) -> Tensor:
     return pad_sequence(rows, batch_first=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Quadratics:
-    """A :class:`~chronofed.surrogate.Quadratic` for every client, all of the same parameters."""
-
-    spans: Spans
-    scale: Tensor  # (clients, spans)
-    linear: Matrix
-    diagonal: Matrix
-
-    @classmethod
-    def of(cls, each: Sequence[Quadratic | None]) -> "Quadratic | Quadratics | None":
-        """One for all if they share it, or none has one."""
-        some = [one for one in each if one is not None]
-        if not some or all(one is some[0] for one in some):
-            return some[0] if some else None
-        linear, diagonal = (
-            torch.stack([q.linear for q in some]),
-            torch.stack([q.diagonal for q in some]),
-        )
-        return cls(some[0].spans, linear.new_tensor([q.scale for q in some]), linear, diagonal)
-
-    def add_gradient_(self, grad: Matrix, params: Matrix) -> None:
-        """Turn gradients of the present into those of present and past, in place."""
-        start, rows = 0, len(grad)
-        for number, span in enumerate(self.spans):
-            part = slice(start, start + span.stop - span.start)
-            here = (
-                grad[:, span].mul_(self.scale[:rows, number, None]).add_(self.linear[:rows, part])
-            )
-            here.addcmul_(self.diagonal[:rows, part], params.expand_as(grad)[:, span])
-            start = part.stop
-
-
 @dataclass(slots=True)
 class Unbuffered:
     """Stands for the objective where only its buffers are asked for: these models have none."""
@@ -228,20 +197,28 @@ class Stack:
         """The same along the gradient itself, where nothing else is asked for: steps are one product."""
         params, train, drawn = self._copies(start), self.train, self._feed.draw()
         if _alike(drawn):
-            course = self._feed.together(drawn)
-            self._kernel.descend_(params, course, train.lr, train.weight_decay)
+            course, pull = self._feed.together(drawn), self._pull(len(params))
+            self._kernel.descend_(params, course, train.lr, train.weight_decay, pull)
             return params
         batches = self._feed.batches(drawn)
         for active, steps in self._stages():
-            some = params[:active]
+            some, pull = params[:active], self._pull(active)
             for _ in range(steps):
-                self._kernel.step_(some, next(batches), train.lr, train.weight_decay)
+                self._kernel.step_(some, next(batches), train.lr, train.weight_decay, pull)
         return params
 
     @property
     def plain(self) -> bool:
-        """Whether there is nothing to add to the gradient of the samples."""
-        return self._quadratic is None and not self.train.momentum
+        """Whether there is nothing to add to the gradient of the samples but a quadratic of whole layers."""
+        quadratic, form = self._quadratic, self._kernel.form
+        return not self.train.momentum and (quadratic is None or form.whole(quadratic.spans))
+
+    def _pull(self, active: int) -> Pull | None:
+        """What the quadratic adds to the steps of the first clients."""
+        if self._quadratic is None:
+            return None
+        train, first = self.train, self._quadratic.first(active)
+        return first.pull(self._kernel.form, train.lr, 1 - train.lr * train.weight_decay)
 
     def _copies(self, start: Tensor) -> Matrix:
         """Where to descend from, in memory that will be used again for the next clients."""
@@ -262,7 +239,7 @@ class Stack:
         out = space.rows(f"gradient{number}", len(params), params.shape[1], dtype=params.dtype)
         self._kernel.gradient(params, batch, out)
         if self._quadratic is not None:
-            self._quadratic.add_gradient_(out, params)
+            self._quadratic.first(len(out)).add_gradient_(out, params)
         return out
 
 
