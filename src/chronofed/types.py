@@ -44,9 +44,9 @@ class Batch:
 
     @classmethod
     def mean(cls, samples: Samples) -> "Batch":
-        """All samples with equal weights that sum to one."""
-        n = len(samples)
-        return cls(samples.x, samples.y, torch.full((n,), 1 / n, dtype=torch.float64))
+        """All samples with equal weights that sum to one; those of every client, if there are several."""
+        shape = samples.y.shape  # (n,) or (clients, n)
+        return cls(samples.x, samples.y, torch.full(shape, 1 / shape[-1], dtype=torch.float64))
 
 
 class Objective(Protocol):

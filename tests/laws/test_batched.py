@@ -1,6 +1,7 @@
 """The batched engine: what the serial one computes, up to rounding, for every method that it takes."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -20,7 +21,9 @@ from chronofed import (
     FedAvg,
     FedOpt,
     FedProx,
+    Fisher,
     Fixed,
+    Hutchinson,
     Merged,
     Method,
     Mime,
@@ -36,6 +39,7 @@ from chronofed import (
     run,
 )
 from chronofed.backbones.base import stacked
+from chronofed.curvature import SquaredGradient
 from chronofed.engines import BatchedEngine
 from chronofed.engines.batched import chunk_size, unsupported
 from chronofed.errors import IncompatibleError
@@ -203,6 +207,34 @@ def test_alike_clients_with_a_past_train_as_one_call(monkeypatch):
         pass
     assert seen[0] == []  # nothing to remember yet
     assert seen[-1] == [False] * 4 + [True] * 2  # the last layer's weights and bias
+
+
+class Counting(Taylor, tag=True):
+    """Counts how often a client is observed alone."""
+
+    alone: ClassVar[list[int]] = []
+
+    @stacked
+    def observe(self, objective, params, samples, generator):
+        self.alone.append(len(samples))
+        return super().observe(objective, params, samples, generator)
+
+
+@pytest.mark.parametrize("dtype", LIMIT, ids=str)
+@pytest.mark.parametrize("samples", [None, 5])
+@pytest.mark.parametrize("curvature", [Fisher(), SquaredGradient(), Hutchinson()], ids=name)
+def test_clients_observed_together(curvature, samples, dtype):
+    for kind in (Taylor, OwnTaylor):
+        memory = kind(curvature, {"fc.*": 0.5}, samples=samples)
+        check(Method(FedAvg(), memory, Uniform()), TRAINS["plain"], dtype)
+
+
+@pytest.mark.parametrize(("curvature", "alone"), [(Fisher(), 0), (Hutchinson(), 7)], ids=str)
+def test_who_can_be_observed_together_is(curvature, alone):
+    task, method = TASKS[torch.float64], Method(FedAvg(), Counting(curvature))
+    Counting.alone.clear()
+    last_of(method, task, BatchedEngine(task), rounds=1)
+    assert len(Counting.alone) == min(alone, len(WORLD.at(0).visits))
 
 
 class Hoarder(Backbone, tag=True):

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from chronofed.backbones import Backbone, FedOpt
-from chronofed.backbones.base import works_stacked
 from chronofed.engines.quadratics import Quadratics
 from chronofed.errors import IncompatibleError
 from chronofed.local import Local, descend
 from chronofed.protocol import Trained
+from chronofed.stacking import works_stacked
 from chronofed.surrogate import Quadratic, Surrogate
 from chronofed.tasks.batched_loop import Pull
 from chronofed.tasks.batched_mlp import BatchedMlp, Course
@@ -48,23 +48,36 @@ def parts(backbone: Backbone) -> tuple[Backbone, ...]:
     return (backbone, *parts(backbone.backbone)) if isinstance(backbone, FedOpt) else (backbone,)
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Clients that were trained as one.
+
+    Attributes:
+        members: Their places among all.
+        params: Their models, ``(clients, d)``; only until the kernel is used for other clients.
+        trained: What is left of the training of each; its ``params`` are a row of these.
+    """
+
+    members: list[int]
+    params: Matrix
+    trained: list[Trained]
+
+
 def train_together(
     backbone: Backbone, server: Record, trainees: Sequence[Trainee], kernel: BatchedMlp
-) -> list[Trained]:
+) -> Iterator[Group]:
     """Train clients as one, as far as they are alike.
 
-    Returns:
-        What is left of the training of each; ``params`` only until the kernel is used again.
+    Yields:
+        Those who were alike.
     """
     groups: dict[Hashable, list[int]] = {}
     for i in sorted(range(len(trainees)), key=lambda i: -trainees[i].local.steps):
         groups.setdefault(trainees[i].shape, []).append(i)
-    done: dict[int, Trained] = {}
     for number, group in enumerate(groups.values()):
         alike = [trainees[i] for i in group]
         stack = Stack([one.local for one in alike], kernel, number)
-        done.update(zip(group, _train_alike(backbone, server, alike, stack), strict=True))
-    return [done[i] for i in range(len(trainees))]
+        yield Group(group, *_train_alike(backbone, server, alike, stack))
 
 
 class Feed:
@@ -245,7 +258,7 @@ class Stack:
 
 def _train_alike(
     backbone: Backbone, server: Record, trainees: Sequence[Trainee], stack: Stack
-) -> list[Trained]:
+) -> tuple[Matrix, list[Trained]]:
     local = cast(Local, stack)  # all of it that stacked methods use
     states = [trainee.state for trainee in trainees]
     state = {name: torch.stack([each[name] for each in states]) for name in states[0]}
@@ -261,8 +274,9 @@ def _train_alike(
         params = stack.descend(server["params"], direction)
     if all(works_stacked(part.finish) for part in parts(backbone)):
         upload, after = backbone.finish(params, server, state, local)
-        return [Trained(_row(upload, i), _row(after, i), w) for i, w in enumerate(params)]
-    return [_finished(backbone, server, one, w) for one, w in zip(trainees, params, strict=True)]
+        return params, [Trained(_row(upload, i), _row(after, i), w) for i, w in enumerate(params)]
+    both = zip(trainees, params, strict=True)
+    return params, [_finished(backbone, server, one, w) for one, w in both]
 
 
 def _finished(backbone: Backbone, server: Record, one: Trainee, params: Vector) -> Trained:

@@ -256,8 +256,8 @@ class BatchedMlp:
 
     def gradient(self, params: Tensor, batch: Batch, out: Tensor) -> Tensor:
         """Write the gradients at ``params`` to ``out``, both ``(clients, d)``."""
-        places, scene = self._in(out), self._scene(batch)
-        for number, seen in self._signals(params, batch, scene):
+        places, scene = self._in(out), self.scene(batch)
+        for number, seen in self.signals(params, batch, scene):
             place = places[number]
             torch.bmm(scene.turned[number], seen, out=place.weight)
             if place.bias is not None:
@@ -271,9 +271,9 @@ class BatchedMlp:
 
         With the ``pull`` of :class:`~chronofed.engines.quadratics.Quadratics` it descends these, too.
         """
-        keep, places, scene = 1 - lr * decay, self._in(params), self._scene(batch)
+        keep, places, scene = 1 - lr * decay, self._in(params), self.scene(batch)
         pull = pull or self.free
-        for number, seen in self._signals(params, batch, scene):
+        for number, seen in self.signals(params, batch, scene):
             place, at = places[number], 2 * number
             step_along(place.weight, scene.turned[number], seen, pull[at], lr, keep)
             if place.bias is not None:
@@ -317,7 +317,8 @@ class BatchedMlp:
         self._places.append((flat, places))
         return places
 
-    def _scene(self, batch: Batch) -> Scene:
+    def scene(self, batch: Batch) -> Scene:
+        """Memory for a pass; the next one of as many samples uses it again."""
         key = batch.x.shape[0], batch.x.shape[1]
         if key not in self._scenes:
             if len(self._scenes) == MOST_SCENES:
@@ -325,7 +326,7 @@ class BatchedMlp:
             self._scenes[key] = Scene(self.form, *key)
         return self._scenes[key]
 
-    def _signals(self, params: Tensor, batch: Batch, scene: Scene) -> Iterator[tuple[int, Tensor]]:
+    def signals(self, params: Tensor, batch: Batch, scene: Scene) -> Iterator[tuple[int, Tensor]]:
         """Every layer, last to first, with what it sees, when its signal in the scene is ready.
 
         When a layer comes up, its parameters are no longer needed: they may be changed.
