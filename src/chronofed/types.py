@@ -31,7 +31,9 @@ class Samples:
         return self.y.shape[0]
 
     def __getitem__(self, pick: Tensor) -> "Samples":
-        return Samples(self.x[pick], self.y[pick], None if self.rows is None else self.rows[pick])
+        """The samples at some positions."""
+        x, y = self.x.index_select(0, pick), self.y[pick]  # whole rows: much faster than x[pick]
+        return Samples(x, y, None if self.rows is None else self.rows[pick])
 
 
 @dataclass(frozen=True, slots=True)

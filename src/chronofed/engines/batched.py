@@ -218,13 +218,17 @@ def _kept_apart(
 ) -> tuple[Result, Locker]:
     """An answer that holds no view of ``params``, whatever the memory thought fit to keep this round."""
     result, locker = answer
-    kept = tuple(
-        replace(keepsake, record=own(keepsake.record, params))
-        if keepsake.round == round_
-        else keepsake
-        for keepsake in locker.kept
-    )
-    return replace(result, kept=own(result.kept, params)), replace(locker, kept=kept)
+    if result.kept:
+        result = replace(result, kept=own(result.kept, params))
+    if any(keepsake.round == round_ for keepsake in locker.kept):
+        kept = tuple(
+            replace(keepsake, record=own(keepsake.record, params))
+            if keepsake.round == round_
+            else keepsake
+            for keepsake in locker.kept
+        )
+        locker = replace(locker, kept=kept)
+    return result, locker
 
 
 def chunk_size(form: Layout, train: Train, samples: int) -> int:
