@@ -88,11 +88,12 @@ class Feed:
     """
 
     def __init__(self, locals_: Sequence[Local], kernel: BatchedMlp) -> None:
-        samples = [local.pool.samples for local in locals_]
+        pools = [local.pool for local in locals_]
+        pieces = [piece for pool in pools for piece in pool.pieces]
         self._locals, self._kernel = locals_, kernel
-        self._x = torch.cat([each.x.flatten(1) for each in samples])  # (n, features)
-        self._y = torch.cat([each.y for each in samples])
-        first = [0, *accumulate(map(len, samples[:-1]))]
+        self._x = torch.cat([piece.x for piece in pieces]).flatten(1)  # (n, features)
+        self._y = torch.cat([piece.y for piece in pieces])
+        first = [0, *accumulate(map(len, pools[:-1]))]
         self._first = torch.tensor(first)[:, None]  # where each client's samples begin
 
     def draw(self) -> list[list[Draw]]:

@@ -25,7 +25,7 @@ def _pool(past: list[Keepsake], sizes: tuple[int, ...], p: Weights) -> Pool | No
     counted = [keepsake.record for keepsake, weight in zip(past, p, strict=True) if weight != 0]
     if not counted:
         return None
-    samples = Samples(*(torch.cat([record[name] for record in counted]) for name in ("x", "y")))
     lengths, some = np.asarray(sizes), p != 0
     shares = np.repeat((p / lengths)[some], lengths[some])
-    return Pool(samples, torch.from_numpy(shares))
+    pieces = [Samples(record["x"], record["y"]) for record in counted]
+    return Pool(pieces, torch.from_numpy(shares))
