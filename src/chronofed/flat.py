@@ -72,8 +72,8 @@ class Flat:
 
 
 def take(vector: Vector, spans: Spans) -> Vector:
-    """The parts of a flat vector, one after the other."""
-    return torch.cat([vector[span] for span in spans]) if spans else vector[:0]
+    """The parts of a flat vector, one after the other; of every row of ``(clients, d)``."""
+    return torch.cat([vector[..., span] for span in spans], dim=-1) if spans else vector[..., :0]
 
 
 def joined(spans: Iterable[slice]) -> Spans:

@@ -5,6 +5,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from torch import Generator
+
 from chronofed.backbones import Backbone, FedAvg
 from chronofed.clock import Clock
 from chronofed.config import Config
@@ -114,6 +116,14 @@ class Trained:
     params: Vector
 
 
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What a memory made of the present, and the randomness with which it goes on."""
+
+    record: Record
+    generator: Generator
+
+
 class Engine(Protocol):
     """Carries orders to clients and results back: a map, nothing more."""
 
@@ -183,11 +193,15 @@ class Client:
         with self.clock("memory"):
             return self._local(locker)
 
-    def conclude(self, locker: Locker, trained: Trained) -> tuple[Result, Locker]:
-        """After training: remember, report, answer."""
+    def conclude(
+        self, locker: Locker, trained: Trained, observed: Observed | None = None
+    ) -> tuple[Result, Locker]:
+        """After training: remember, report, answer; ``observed`` if it was already, with others."""
         order, buffers = self.order, self.objective.buffers
         with self.clock("memory"):
-            locker, kept = self._remember(Locker(trained.state, locker.kept), trained.params)
+            locker, kept = self._remember(
+                Locker(trained.state, locker.kept), trained.params, observed
+            )
         with self.clock("probe"):
             report = self._probe(kept)
         if self.method.memory.home != "server":
@@ -230,17 +244,28 @@ class Client:
         upload, state = backbone.finish(params, server, locker.state, local)
         return Trained(upload, state, params)
 
-    def _remember(self, locker: Locker, params: Vector) -> tuple[Locker, Record]:
+    def observer(self) -> Generator:
+        """The randomness with which the present is observed and kept."""
+        return torch_generator(self.order.seed, "observe", *self._place)
+
+    def _observe(self, params: Vector) -> Observed:
+        generator = self.observer()
+        record = self.method.memory.observe(self.objective, params, self.samples, generator)
+        return Observed(record, generator)
+
+    def _remember(
+        self, locker: Locker, params: Vector, observed: Observed | None
+    ) -> tuple[Locker, Record]:
         """Observe the present; a memory on the client keeps it, one on the server sends it."""
         memory, order = self.method.memory, self.order
         if memory.home == "nowhere":
             return locker, {}
-        generator = torch_generator(order.seed, "observe", *self._place)
-        record = memory.observe(self.objective, params, self.samples, generator)
+        observed = observed or self._observe(params)
+        record = observed.record
         if memory.home != "client" or not record:
             return locker, record
         new = Keepsake(order.round, order.client, self.key, len(self.samples), record)
-        return Locker(locker.state, memory.retain(locker.kept, [new], generator)), record
+        return Locker(locker.state, memory.retain(locker.kept, [new], observed.generator)), record
 
     def _probe(self, record: Record) -> Record:
         """What weights need to learn their constants: the present gradient at the server's model."""

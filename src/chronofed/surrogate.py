@@ -7,8 +7,9 @@ Every approximation of the paper is one of two things, or both at once:
 * weighted samples that are replayed together with the present ones.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Generator, Tensor
@@ -16,22 +17,31 @@ from torch import Generator, Tensor
 from chronofed.types import Batch, Samples, Spans, Vector
 
 
-@dataclass(frozen=True, slots=True)
 class Pool:
     r"""Weighted samples: the objective :math:`\sum_j a_j\, \ell(w; x_j, y_j)` to draw mini-batches of.
 
     Attributes:
-        samples: The samples.
+        pieces: The samples, as they came: an engine may join those of many clients in one go.
         weight: Their weights, ``(n,)``, of double precision.
         even: The sum of the weights, if it is known that all are equal.
     """
 
-    samples: Samples
-    weight: Tensor
-    even: float | None = None
+    def __init__(
+        self, samples: Samples | Sequence[Samples], weight: Tensor, even: float | None = None
+    ) -> None:
+        self.pieces = (samples,) if isinstance(samples, Samples) else tuple(samples)
+        self.weight, self.even = weight, even
+
+    @cached_property
+    def samples(self) -> Samples:
+        """All samples, joined when they are first asked for."""
+        if len(self.pieces) == 1:
+            return self.pieces[0]
+        x, y = ([getattr(piece, name) for piece in self.pieces] for name in ("x", "y"))
+        return Samples(torch.cat(x), torch.cat(y))
 
     def __len__(self) -> int:
-        return len(self.samples)
+        return self.weight.shape[0]
 
     def batches(self, size: int, generator: Generator) -> Iterator[Batch]:
         """Mini-batches without end, each an unbiased estimate of the whole objective.
@@ -138,10 +148,7 @@ class Surrogate:
         if self.replay is None:
             return Pool(samples, weight, even=self.present)
         past = self.replay
-        return Pool(
-            Samples(torch.cat([samples.x, past.samples.x]), torch.cat([samples.y, past.samples.y])),
-            torch.cat([weight, past.weight]),
-        )
+        return Pool((samples, *past.pieces), torch.cat([weight, past.weight]))
 
     def add_gradient_(self, grad: Vector, params: Vector) -> None:
         """Add the gradient of the quadratic part in place."""

@@ -31,7 +31,9 @@ class Samples:
         return self.y.shape[0]
 
     def __getitem__(self, pick: Tensor) -> "Samples":
-        return Samples(self.x[pick], self.y[pick], None if self.rows is None else self.rows[pick])
+        """The samples at some positions."""
+        x, y = self.x.index_select(0, pick), self.y[pick]  # whole rows: much faster than x[pick]
+        return Samples(x, y, None if self.rows is None else self.rows[pick])
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +46,9 @@ class Batch:
 
     @classmethod
     def mean(cls, samples: Samples) -> "Batch":
-        """All samples with equal weights that sum to one."""
-        n = len(samples)
-        return cls(samples.x, samples.y, torch.full((n,), 1 / n, dtype=torch.float64))
+        """All samples with equal weights that sum to one; those of every client, if there are several."""
+        shape = samples.y.shape  # (n,) or (clients, n)
+        return cls(samples.x, samples.y, torch.full(shape, 1 / shape[-1], dtype=torch.float64))
 
 
 class Objective(Protocol):

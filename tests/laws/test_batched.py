@@ -1,6 +1,7 @@
 """The batched engine: what the serial one computes, up to rounding, for every method that it takes."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -20,7 +21,9 @@ from chronofed import (
     FedAvg,
     FedOpt,
     FedProx,
+    Fisher,
     Fixed,
+    Hutchinson,
     Merged,
     Method,
     Mime,
@@ -36,6 +39,7 @@ from chronofed import (
     run,
 )
 from chronofed.backbones.base import stacked
+from chronofed.curvature import SquaredGradient
 from chronofed.engines import BatchedEngine
 from chronofed.engines.batched import chunk_size, unsupported
 from chronofed.errors import IncompatibleError
@@ -44,7 +48,7 @@ from chronofed.records.checkpoint import encode
 from chronofed.scenarios import Everyone
 from chronofed.scenarios.base import Plan, Visit
 from chronofed.surrogate import Surrogate
-from chronofed.tasks.batched_mlp import Layout, layout
+from chronofed.tasks.batched_mlp import BatchedMlp, Layout, layout
 from chronofed.tasks.models import Custom
 from chronofed.tasks.objective import TorchObjective
 from conftest import blobs
@@ -167,6 +171,70 @@ class OwnTaylor(Taylor, tag=True):
 @pytest.mark.parametrize("mode", ["theory", "practice"])
 def test_a_quadratic_for_every_client(mode):
     check(Method(FedProx(), OwnTaylor(layers={"*": 0.7}, mode=mode), Uniform()))
+
+
+class Partial(Taylor, tag=True):
+    """Remembers half of a layer: no step of a whole layer can have it in it."""
+
+    def observe(self, objective, params, samples, generator):
+        record = super().observe(objective, params, samples, generator)
+        half = record["linear"].numel() // 2
+        (start, _), *_ = record["spans"].tolist()
+        cut = {name: record[name][:half] for name in ("linear", "diagonal")}
+        return {**record, **cut, "spans": torch.tensor([[start, start + half]])}
+
+
+@pytest.mark.parametrize("train", [TRAINS["plain"], TRAINS["slow"]], ids=["alike", "unlike"])
+@pytest.mark.parametrize("memory", [Taylor(), OwnTaylor(), Partial()], ids=name)
+@pytest.mark.parametrize("dtype", LIMIT, ids=str)
+def test_a_past_in_fused_steps(dtype, memory, train):
+    check(Method(FedAvg(), memory, Uniform()), train, dtype)
+
+
+def test_alike_clients_with_a_past_train_as_one_call(monkeypatch):
+    task, seen = TASKS[torch.float64], []
+    whole = BatchedMlp.descend_
+
+    def descend_(self, params, course, lr, decay, pull):
+        seen.append([bool(part) for part in pull or ()])
+        whole(self, params, course, lr, decay, pull)
+
+    monkeypatch.setattr(BatchedMlp, "descend_", descend_)
+    world = Scenario(Uneven((8, 8, 8, 8)), Everyone())
+    for _ in run(
+        Method(FedAvg(), Taylor(), Uniform()), world, task, rounds=3, engine=BatchedEngine(task)
+    ):
+        pass
+    assert seen[0] == []  # nothing to remember yet
+    assert seen[-1] == [False] * 4 + [True] * 2  # the last layer's weights and bias
+
+
+class Counting(Taylor, tag=True):
+    """Counts how often a client is observed alone."""
+
+    alone: ClassVar[list[int]] = []
+
+    @stacked
+    def observe(self, objective, params, samples, generator):
+        self.alone.append(len(samples))
+        return super().observe(objective, params, samples, generator)
+
+
+@pytest.mark.parametrize("dtype", LIMIT, ids=str)
+@pytest.mark.parametrize("samples", [None, 5])
+@pytest.mark.parametrize("curvature", [Fisher(), SquaredGradient(), Hutchinson()], ids=name)
+def test_clients_observed_together(curvature, samples, dtype):
+    for kind in (Taylor, OwnTaylor):
+        memory = kind(curvature, {"fc.*": 0.5}, samples=samples)
+        check(Method(FedAvg(), memory, Uniform()), TRAINS["plain"], dtype)
+
+
+@pytest.mark.parametrize(("curvature", "alone"), [(Fisher(), 0), (Hutchinson(), 7)], ids=str)
+def test_who_can_be_observed_together_is(curvature, alone):
+    task, method = TASKS[torch.float64], Method(FedAvg(), Counting(curvature))
+    Counting.alone.clear()
+    last_of(method, task, BatchedEngine(task), rounds=1)
+    assert len(Counting.alone) == min(alone, len(WORLD.at(0).visits))
 
 
 class Hoarder(Backbone, tag=True):

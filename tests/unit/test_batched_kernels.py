@@ -6,6 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from chronofed.engines.quadratics import Quadratics
+from chronofed.surrogate import Quadratic
 from chronofed.tasks.batched_loop import compiled, descend_plainly
 from chronofed.tasks.batched_mlp import BatchedMlp, Course, Layout, Workspace, layout, twin
 from chronofed.tasks.models import Classifier, Cnn, Linear, Mlp, ResNet18, Scale
@@ -178,7 +180,17 @@ def test_compiled_loop_equals_plain_loop_and_steps(decay, bias, dtype):
     start = torch.randn(clients, form.size, dtype=dtype)
     quick, plain, steps = start.clone(), start.clone(), start.clone()
     kernel.descend_(quick, course, lr=0.1, decay=decay)
-    args = (course.rows, course.y, course.weight, sizes, form.plan, 0.1, 1 - 0.1 * decay, False)
+    args = (
+        course.rows,
+        course.y,
+        course.weight,
+        sizes,
+        form.plan,
+        kernel.free,
+        0.1,
+        1 - 0.1 * decay,
+        False,
+    )
     descend_plainly(plain, x, *args)
     for rows, y, weight in course.steps:
         kernel.step_(steps, Batch(x[rows], y, weight), 0.1, decay)
@@ -197,3 +209,90 @@ def test_where_torch_cannot_compile_it_runs_as_it_is(monkeypatch):
     compiled.cache_clear()
     monkeypatch.undo()
     assert compiled() is not descend_plainly
+
+
+# --- the same with quadratics of the past
+
+WEIGHTS_AND_BIASES = (slice(0, 12), slice(12, 16), slice(16, 28), slice(28, 31))  # of 3-4-3
+
+
+def quadratic(spans, generator, dtype) -> Quadratic:
+    def normal(scale: float) -> torch.Tensor:
+        return scale * torch.randn(size, generator=generator, dtype=dtype)
+
+    size = sum(span.stop - span.start for span in spans)
+    scale = tuple(torch.rand(len(spans), generator=generator).tolist())
+    return Quadratic(spans, scale, normal(1.0), normal(0.5).abs())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(
+    "spans",
+    [
+        (slice(16, 31),),
+        (slice(0, 31),),
+        (slice(28, 31),),
+        (slice(0, 12), slice(16, 28)),
+        (slice(12, 28), slice(28, 31)),
+        WEIGHTS_AND_BIASES,
+    ],
+    ids=str,
+)
+def test_fused_steps_with_a_past_equal_autograd(spans, shared, decay, dtype):
+    generator = torch.Generator().manual_seed(0)
+    objective = TorchObjective(Mlp((4,)).build((3,), 3).to(dtype))
+    kernel, clients, sizes, lr = kernel_of(objective), 3, [4, 4, 2], 0.1
+    pasts = [quadratic(spans, generator, dtype) for _ in range(clients)]
+    pasts = pasts[:1] * clients if shared else pasts
+    course = Course(
+        torch.randn(30, 3, generator=generator, dtype=dtype),
+        torch.randint(30, (clients, 10), generator=generator),
+        torch.randint(3, (clients, 10, 1), generator=generator),
+        torch.rand(clients, 10, 1, generator=generator, dtype=dtype),
+        sizes,
+    )
+    start = torch.randn(clients, kernel.form.size, generator=generator, dtype=dtype)
+    want, loop, steps = start.clone(), start.clone(), start.clone()
+    every = Quadratics.of(pasts)
+    assert len(every.linear) == (1 if shared else clients)
+    pull = every.pull(kernel.form, lr, 1 - lr * decay)
+    kernel.descend_(loop, course, lr, decay, pull)
+    for rows, y, weight in course.steps:
+        batch = Batch(course.x[rows], y, weight)
+        kernel.step_(steps, batch, lr, decay, pull)
+        gradient = twin(objective, want, Batch(batch.x, y[..., 0], weight[..., 0]))
+        together = gradient.clone()
+        for grad, params, past in zip(gradient, want, pasts, strict=True):
+            past.add_gradient_(grad, params)
+        every.add_gradient_(together, want)
+        torch.testing.assert_close(together, gradient)
+        want -= lr * (gradient + decay * want)
+    limit = 1e-5 if dtype == torch.float32 else 1e-10
+    torch.testing.assert_close(loop, want, rtol=limit, atol=limit)
+    torch.testing.assert_close(steps, want, rtol=limit, atol=limit)
+
+
+def test_the_past_of_the_first_clients():
+    generator = torch.Generator().manual_seed(0)
+    own = [quadratic((slice(16, 31),), generator, torch.float64) for _ in range(3)]
+    assert torch.equal(Quadratics.of(own).first(2).linear, Quadratics.of(own[:2]).linear)
+    assert len(Quadratics.of([own[0], own[0]]).first(2).scale) == 1
+    assert Quadratics.of([None, None]) is None
+
+
+@pytest.mark.parametrize(
+    ("spans", "whole"),
+    [
+        (WEIGHTS_AND_BIASES, True),
+        ((slice(0, 16), slice(28, 31)), True),
+        ((slice(16, 30),), False),
+        ((slice(17, 31),), False),
+        ((slice(0, 12), slice(12, 13)), False),
+    ],
+    ids=str,
+)
+def test_spans_of_whole_weights_and_biases(spans, whole):
+    form = layout(TorchObjective(Mlp((4,)).build((3,), 3)))
+    assert form.whole(spans) is whole

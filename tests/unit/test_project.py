@@ -18,7 +18,7 @@ SOURCE = ROOT / "src" / "chronofed"
 # A module may import from its own row and from those above it.
 LAYERS = [
     ["errors"],
-    ["clock", "config", "safefile", "seeds", "types"],
+    ["clock", "config", "safefile", "seeds", "stacking", "types"],
     ["flat", "surrogate", "theory", "weights"],
     ["local"],
     ["tasks"],

@@ -93,3 +93,21 @@ def test_parts_cover_the_pool_once():
 def test_mean_batch_weighs_one():
     batch = Batch.mean(samples(8))
     assert batch.weight.tolist() == [0.125] * 8
+
+
+def test_pieces_are_joined_in_order_when_they_are_asked_for():
+    first, second = samples(2), samples(3, offset=10)
+    both = Pool([first, second], torch.full((5,), 0.2, dtype=torch.float64))
+    assert both.pieces == (first, second)
+    assert len(both) == 5
+    assert both.samples.x.flatten().tolist() == [0, 1, 10, 11, 12]
+    assert both.samples.y.tolist() == [0, 1, 0, 1, 2]
+    assert both.samples is both.samples
+    assert Pool(first, both.weight[:2]).samples is first
+
+
+def test_a_replay_of_several_data_sets_is_not_copied_before_it_is_joined():
+    past = Pool([samples(2), samples(1)], torch.ones(3, dtype=torch.float64))
+    joined = Surrogate(replay=past).pool(samples(4))
+    assert joined.pieces[1:] == past.pieces
+    assert len(joined) == len(joined.samples) == 7

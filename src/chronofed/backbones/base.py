@@ -1,38 +1,20 @@
 """The contract of a backbone, with the steps of the paper's algorithm as the default."""
 
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, ClassVar, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
 
 import msgspec
 import torch
 
 from chronofed.config import Kind, Positive
 from chronofed.local import Local
+from chronofed.stacking import stacked as stacked
 from chronofed.types import Record, Vector
 
 Decay = Annotated[float, msgspec.Meta(ge=0, lt=1)]  # what is kept of a running mean
 Uploads = Sequence[
     tuple[float, Record]
 ]  # (weight, upload) of every client, in the order of clients
-
-
-_Step = TypeVar("_Step", bound=Callable[..., Any])
-_STACKED: set[Callable[..., Any]] = set()
-
-
-def stacked(step: _Step) -> _Step:
-    """Declare that a method works on ``(clients, d)`` as on ``(d,)``, so that clients may train as one.
-
-    It does if it treats every parameter by itself: sums, products, no norm of a whole vector. An override
-    that does not say so again is not taken for it. A stacked ``gradient`` asks for one mini-batch a step.
-    """
-    _STACKED.add(step)
-    return step
-
-
-def works_stacked(step: Callable[..., Any]) -> bool:
-    """Whether a method was declared to be :func:`stacked`."""
-    return getattr(step, "__func__", step) in _STACKED
 
 
 def weighted_mean(uploads: Uploads, key: str) -> Vector:

@@ -3,6 +3,7 @@
 from torch import Generator
 
 from chronofed.curvature.base import Curvature
+from chronofed.stacking import stacked
 from chronofed.types import Batch, Objective, Samples, Spans, Vector
 
 
@@ -16,6 +17,7 @@ class Fisher(Curvature, tag="fisher"):
     model fits them.
     """
 
+    @stacked
     def diagonal(
         self,
         objective: Objective,
@@ -36,6 +38,7 @@ class SquaredGradient(Curvature, tag="squared-gradient"):
     By Jensen's inequality it is never more than :class:`Fisher`, and it vanishes where training ends.
     """
 
+    @stacked
     def diagonal(
         self,
         objective: Objective,

@@ -7,20 +7,21 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from threading import local as ThreadLocal
-from typing import Self, TypeVar
+from typing import Self, TypeVar, cast
 
 import torch
 
-from chronofed.backbones.base import works_stacked
 from chronofed.clock import Clock
 from chronofed.engines.base import Job, usable_cores
 from chronofed.engines.memory import keep_freed_memory
-from chronofed.engines.stacked import Trainee, own, parts, train_together
+from chronofed.engines.stacked import Group, Trainee, own, parts, train_together
 from chronofed.errors import IncompatibleError
 from chronofed.local import Train
-from chronofed.protocol import Client, Locker, Method, Order, Result
+from chronofed.protocol import Client, Locker, Method, Observed, Order, Result
 from chronofed.scenarios.base import Plan
+from chronofed.stacking import works_stacked
 from chronofed.tasks.batched_mlp import BatchedMlp, Layout, Workspace, layout
+from chronofed.tasks.batched_objective import BatchedObjective
 from chronofed.types import Objective, Task, Vector
 
 MOST_CLIENTS = 32  # that train as one: more only cost memory
@@ -166,11 +167,35 @@ class BatchedEngine:
         trainees = [Trainee(locker.state, client.recall(locker)) for client, locker in both]
         with self.clock("train"):
             backbone, server = jobs[0].method.backbone, jobs[0].order.server
-            trained = train_together(backbone, server, trainees, self._desk().kernel)
+            groups = list(train_together(backbone, server, trainees, self._desk().kernel))
+        with self.clock("memory"):
+            observed = self._observed(clients, groups)
+        trained = {
+            i: end for group in groups for i, end in zip(group.members, group.trained, strict=True)
+        }
         return [
-            _kept_apart(client.conclude(locker, end), end.params, client.order.round)
-            for (client, locker), end in zip(both, trained, strict=True)
+            _kept_apart(
+                client.conclude(locker, trained[i], observed.get(i)),
+                trained[i].params,
+                client.order.round,
+            )
+            for i, (client, locker) in enumerate(both)
         ]
+
+    def _observed(self, clients: list[Client], groups: list[Group]) -> dict[int, Observed]:
+        """What the memory makes of many clients at once, if it can; by their places."""
+        memory, desk, found = clients[0].method.memory, self._desk(), dict[int, Observed]()
+        if not works_stacked(memory.observe):
+            return found
+        for group in groups:
+            some = [clients[i] for i in group.members]
+            generators = [client.observer() for client in some]
+            objective = cast(Objective, BatchedObjective(desk.kernel, desk.objective.names))
+            samples = [client.samples for client in some]
+            records = memory.observe_together(objective, group.params, samples, generators)
+            if records is not None:
+                found.update(zip(group.members, map(Observed, records, generators), strict=True))
+        return found
 
     def _clients(self, jobs: list[Job]) -> list[Client]:
         objective = self._desk().objective
@@ -193,13 +218,17 @@ def _kept_apart(
 ) -> tuple[Result, Locker]:
     """An answer that holds no view of ``params``, whatever the memory thought fit to keep this round."""
     result, locker = answer
-    kept = tuple(
-        replace(keepsake, record=own(keepsake.record, params))
-        if keepsake.round == round_
-        else keepsake
-        for keepsake in locker.kept
-    )
-    return replace(result, kept=own(result.kept, params)), replace(locker, kept=kept)
+    if result.kept:
+        result = replace(result, kept=own(result.kept, params))
+    if any(keepsake.round == round_ for keepsake in locker.kept):
+        kept = tuple(
+            replace(keepsake, record=own(keepsake.record, params))
+            if keepsake.round == round_
+            else keepsake
+            for keepsake in locker.kept
+        )
+        locker = replace(locker, kept=kept)
+    return result, locker
 
 
 def chunk_size(form: Layout, train: Train, samples: int) -> int:

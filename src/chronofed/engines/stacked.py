@@ -10,13 +10,15 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from chronofed.backbones import Backbone, FedOpt
-from chronofed.backbones.base import works_stacked
+from chronofed.engines.quadratics import Quadratics
 from chronofed.errors import IncompatibleError
 from chronofed.local import Local, descend
 from chronofed.protocol import Trained
+from chronofed.stacking import works_stacked
 from chronofed.surrogate import Quadratic, Surrogate
+from chronofed.tasks.batched_loop import Pull
 from chronofed.tasks.batched_mlp import BatchedMlp, Course
-from chronofed.types import Batch, Record, Spans, Vector
+from chronofed.types import Batch, Record, Vector
 
 Matrix: TypeAlias = Tensor  # (clients, d)
 Draw: TypeAlias = tuple[Tensor, Tensor]  # which samples, and their weights
@@ -46,23 +48,36 @@ def parts(backbone: Backbone) -> tuple[Backbone, ...]:
     return (backbone, *parts(backbone.backbone)) if isinstance(backbone, FedOpt) else (backbone,)
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Clients that were trained as one.
+
+    Attributes:
+        members: Their places among all.
+        params: Their models, ``(clients, d)``; only until the kernel is used for other clients.
+        trained: What is left of the training of each; its ``params`` are a row of these.
+    """
+
+    members: list[int]
+    params: Matrix
+    trained: list[Trained]
+
+
 def train_together(
     backbone: Backbone, server: Record, trainees: Sequence[Trainee], kernel: BatchedMlp
-) -> list[Trained]:
+) -> Iterator[Group]:
     """Train clients as one, as far as they are alike.
 
-    Returns:
-        What is left of the training of each; ``params`` only until the kernel is used again.
+    Yields:
+        Those who were alike.
     """
     groups: dict[Hashable, list[int]] = {}
     for i in sorted(range(len(trainees)), key=lambda i: -trainees[i].local.steps):
         groups.setdefault(trainees[i].shape, []).append(i)
-    done: dict[int, Trained] = {}
     for number, group in enumerate(groups.values()):
         alike = [trainees[i] for i in group]
         stack = Stack([one.local for one in alike], kernel, number)
-        done.update(zip(group, _train_alike(backbone, server, alike, stack), strict=True))
-    return [done[i] for i in range(len(trainees))]
+        yield Group(group, *_train_alike(backbone, server, alike, stack))
 
 
 class Feed:
@@ -73,11 +88,12 @@ class Feed:
     """
 
     def __init__(self, locals_: Sequence[Local], kernel: BatchedMlp) -> None:
-        samples = [local.pool.samples for local in locals_]
+        pools = [local.pool for local in locals_]
+        pieces = [piece for pool in pools for piece in pool.pieces]
         self._locals, self._kernel = locals_, kernel
-        self._x = torch.cat([each.x.flatten(1) for each in samples])  # (n, features)
-        self._y = torch.cat([each.y for each in samples])
-        first = [0, *accumulate(map(len, samples[:-1]))]
+        self._x = torch.cat([piece.x for piece in pieces]).flatten(1)  # (n, features)
+        self._y = torch.cat([piece.y for piece in pieces])
+        first = [0, *accumulate(map(len, pools[:-1]))]
         self._first = torch.tensor(first)[:, None]  # where each client's samples begin
 
     def draw(self) -> list[list[Draw]]:
@@ -131,39 +147,6 @@ def _below(rows: list[Tensor]) -> Tensor:
     if all(row.shape == rows[0].shape for row in rows):
         return torch.stack(rows)  # much faster
     return pad_sequence(rows, batch_first=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Quadratics:
-    """A :class:`~chronofed.surrogate.Quadratic` for every client, all of the same parameters."""
-
-    spans: Spans
-    scale: Tensor  # (clients, spans)
-    linear: Matrix
-    diagonal: Matrix
-
-    @classmethod
-    def of(cls, each: Sequence[Quadratic | None]) -> "Quadratic | Quadratics | None":
-        """One for all if they share it, or none has one."""
-        some = [one for one in each if one is not None]
-        if not some or all(one is some[0] for one in some):
-            return some[0] if some else None
-        linear, diagonal = (
-            torch.stack([q.linear for q in some]),
-            torch.stack([q.diagonal for q in some]),
-        )
-        return cls(some[0].spans, linear.new_tensor([q.scale for q in some]), linear, diagonal)
-
-    def add_gradient_(self, grad: Matrix, params: Matrix) -> None:
-        """Turn gradients of the present into those of present and past, in place."""
-        start, rows = 0, len(grad)
-        for number, span in enumerate(self.spans):
-            part = slice(start, start + span.stop - span.start)
-            here = (
-                grad[:, span].mul_(self.scale[:rows, number, None]).add_(self.linear[:rows, part])
-            )
-            here.addcmul_(self.diagonal[:rows, part], params.expand_as(grad)[:, span])
-            start = part.stop
 
 
 @dataclass(slots=True)
@@ -228,20 +211,28 @@ class Stack:
         """The same along the gradient itself, where nothing else is asked for: steps are one product."""
         params, train, drawn = self._copies(start), self.train, self._feed.draw()
         if _alike(drawn):
-            course = self._feed.together(drawn)
-            self._kernel.descend_(params, course, train.lr, train.weight_decay)
+            course, pull = self._feed.together(drawn), self._pull(len(params))
+            self._kernel.descend_(params, course, train.lr, train.weight_decay, pull)
             return params
         batches = self._feed.batches(drawn)
         for active, steps in self._stages():
-            some = params[:active]
+            some, pull = params[:active], self._pull(active)
             for _ in range(steps):
-                self._kernel.step_(some, next(batches), train.lr, train.weight_decay)
+                self._kernel.step_(some, next(batches), train.lr, train.weight_decay, pull)
         return params
 
     @property
     def plain(self) -> bool:
-        """Whether there is nothing to add to the gradient of the samples."""
-        return self._quadratic is None and not self.train.momentum
+        """Whether there is nothing to add to the gradient of the samples but a quadratic of whole layers."""
+        quadratic, form = self._quadratic, self._kernel.form
+        return not self.train.momentum and (quadratic is None or form.whole(quadratic.spans))
+
+    def _pull(self, active: int) -> Pull | None:
+        """What the quadratic adds to the steps of the first clients."""
+        if self._quadratic is None:
+            return None
+        train, first = self.train, self._quadratic.first(active)
+        return first.pull(self._kernel.form, train.lr, 1 - train.lr * train.weight_decay)
 
     def _copies(self, start: Tensor) -> Matrix:
         """Where to descend from, in memory that will be used again for the next clients."""
@@ -262,13 +253,13 @@ class Stack:
         out = space.rows(f"gradient{number}", len(params), params.shape[1], dtype=params.dtype)
         self._kernel.gradient(params, batch, out)
         if self._quadratic is not None:
-            self._quadratic.add_gradient_(out, params)
+            self._quadratic.first(len(out)).add_gradient_(out, params)
         return out
 
 
 def _train_alike(
     backbone: Backbone, server: Record, trainees: Sequence[Trainee], stack: Stack
-) -> list[Trained]:
+) -> tuple[Matrix, list[Trained]]:
     local = cast(Local, stack)  # all of it that stacked methods use
     states = [trainee.state for trainee in trainees]
     state = {name: torch.stack([each[name] for each in states]) for name in states[0]}
@@ -284,8 +275,9 @@ def _train_alike(
         params = stack.descend(server["params"], direction)
     if all(works_stacked(part.finish) for part in parts(backbone)):
         upload, after = backbone.finish(params, server, state, local)
-        return [Trained(_row(upload, i), _row(after, i), w) for i, w in enumerate(params)]
-    return [_finished(backbone, server, one, w) for one, w in zip(trainees, params, strict=True)]
+        return params, [Trained(_row(upload, i), _row(after, i), w) for i, w in enumerate(params)]
+    both = zip(trainees, params, strict=True)
+    return params, [_finished(backbone, server, one, w) for one, w in both]
 
 
 def _finished(backbone: Backbone, server: Record, one: Trainee, params: Vector) -> Trained:

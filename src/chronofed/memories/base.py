@@ -68,6 +68,27 @@ class Memory(Kind):
     ) -> Record:
         """What to keep of the present, at the end of local training; empty for nothing."""
 
+    def observe_together(
+        self,
+        objective: Objective,  # noqa: ARG002
+        params: Vector,  # noqa: ARG002
+        samples: Sequence[Samples],  # noqa: ARG002
+        generators: Sequence[Generator],  # noqa: ARG002
+    ) -> Sequence[Record] | None:
+        """What :meth:`observe` says, where that is :func:`~chronofed.stacking.stacked`, for many clients.
+
+        Args:
+            objective: For ``(clients, d)`` and batches ``(clients, n, ...)``; it has ``names``,
+                ``loss_gradient`` and ``squared_gradients`` only.
+            params: Every client's, ``(clients, d)``; only until the end of the call.
+            samples: Of every client.
+            generators: Of every client; left as :meth:`observe` would leave them.
+
+        Returns:
+            A record for every client; ``None``, with nothing drawn, if they have to be observed one by one.
+        """
+        return None
+
     @abstractmethod
     def recall(
         self, kept: tuple[Keepsake, ...], weights: RoundWeights, moment: Moment

@@ -15,6 +15,7 @@ from chronofed.errors import SpecError
 from chronofed.flat import take
 from chronofed.memories.base import Home, Keepsake, Memory, Moment
 from chronofed.memories.selection import uniform
+from chronofed.stacking import stacked, works_stacked
 from chronofed.surrogate import Quadratic, Surrogate
 from chronofed.types import Batch, Objective, Record, Samples, Spans, Vector
 from chronofed.weights import RoundWeights, Timeline
@@ -76,6 +77,7 @@ class Taylor(Memory, tag="taylor"):
         """There must be parameters to remember."""
         list(self._chosen(objective.names))
 
+    @stacked
     def observe(
         self, objective: Objective, params: Vector, samples: Samples, generator: Generator
     ) -> Record:
@@ -83,8 +85,47 @@ class Taylor(Memory, tag="taylor"):
         chosen = list(self._chosen(objective.names))
         if not chosen:
             return {}
-        if self.samples is not None and len(samples) > self.samples:
-            samples = samples[uniform(len(samples), self.samples, generator)]
+        return self._expansion(
+            chosen, objective, params, self._drawn(samples, generator), generator
+        )
+
+    def observe_together(
+        self,
+        objective: Objective,
+        params: Vector,
+        samples: Sequence[Samples],
+        generators: Sequence[Generator],
+    ) -> Sequence[Record] | None:
+        """The same for clients whose expansions are measured on as many samples, all at once."""
+        chosen = list(self._chosen(objective.names))
+        if not chosen or not works_stacked(self.curvature.diagonal):
+            return None
+        drawn = list(map(self._drawn, samples, generators))
+        records: dict[int, Record] = {}
+        for group in _by_length(drawn):
+            alike = Samples(
+                *(torch.stack([getattr(drawn[i], n) for i in group]) for n in ("x", "y"))
+            )
+            some = params if len(group) == len(drawn) else params[group]
+            together = self._expansion(chosen, objective, some, alike, generators[0])
+            records |= {i: _row(together, row) for row, i in enumerate(group)}
+        return [records[i] for i in range(len(drawn))]
+
+    def _drawn(self, samples: Samples, generator: Generator) -> Samples:
+        """The samples that an expansion is measured on."""
+        if self.samples is None or len(samples) <= self.samples:
+            return samples
+        return samples[uniform(len(samples), self.samples, generator)]
+
+    def _expansion(
+        self,
+        chosen: Sequence[tuple[slice, float]],
+        objective: Objective,
+        params: Vector,
+        samples: Samples,
+        generator: Generator,
+    ) -> Record:
+        """Of one client, or of many: then ``linear`` and ``diagonal`` have a row for each."""
         spans = tuple(span for span, _ in chosen)
         gradient = objective.loss_gradient(params, Batch.mean(samples), spans)
         diagonal = self.curvature.diagonal(objective, params, samples, spans, generator)
@@ -145,6 +186,19 @@ class Taylor(Memory, tag="taylor"):
 
     def _strength(self, name: str) -> float | None:
         return next((s for pattern, s in self.layers.items() if fnmatchcase(name, pattern)), None)
+
+
+def _by_length(several: Sequence[Samples]) -> list[list[int]]:
+    """Positions of those that are equally many."""
+    groups: dict[int, list[int]] = {}
+    for i, samples in enumerate(several):
+        groups.setdefault(len(samples), []).append(i)
+    return list(groups.values())
+
+
+def _row(record: Record, i: int) -> Record:
+    """One client's record out of that of many; a copy, since it may be kept when the others' are gone."""
+    return {**record, **{name: record[name][i].clone() for name in ("linear", "diagonal")}}
 
 
 def _spans(record: Record) -> Spans:

@@ -13,9 +13,32 @@ from typing import List, TypeAlias  # noqa: UP035 - what TorchScript understands
 import torch
 from torch import Tensor
 
+Pull: TypeAlias = list[list[Tensor]]  # see ``pull`` of :func:`descend_plainly`
 Loop: TypeAlias = Callable[
-    [Tensor, Tensor, Tensor, Tensor, Tensor, list[int], list[list[int]], float, float, bool], None
+    [Tensor, Tensor, Tensor, Tensor, Tensor, list[int], list[list[int]], Pull, float, float, bool],
+    None,
 ]
+
+
+def step_along(
+    part: Tensor,
+    left: Tensor,
+    right: Tensor,
+    pull: List[Tensor],  # noqa: UP006
+    lr: float,
+    keep: float,
+) -> None:
+    r"""One step of some weights or biases, whose gradient is the product of two matrices.
+
+    .. math:: w \gets \kappa w - \eta\, L R, \qquad
+        w \gets (\kappa - \eta b)\, w - \eta a - \eta\, (s L) R
+
+    The second where a quadratic pulls: *s*, :math:`\kappa - \eta b` and :math:`-\eta a` are its ``pull``.
+    """
+    if len(pull) == 0:
+        part.baddbmm_(left, right, beta=keep, alpha=-lr)
+    else:
+        part.mul_(pull[1]).add_(pull[2]).baddbmm_(left * pull[0], right, alpha=-lr)
 
 
 def descend_plainly(  # noqa: PLR0913, PLR0917
@@ -26,6 +49,7 @@ def descend_plainly(  # noqa: PLR0913, PLR0917
     weight: Tensor,
     sizes: List[int],  # noqa: UP006
     layers: List[List[int]],  # noqa: UP006
+    pull: List[List[Tensor]],  # noqa: UP006
     lr: float,
     keep: float,
     scaled: bool,
@@ -40,6 +64,8 @@ def descend_plainly(  # noqa: PLR0913, PLR0917
         weight: Their weights, likewise.
         sizes: How many of them each step takes.
         layers: For every layer inputs, outputs, where its weights begin, and its bias (-1 for none).
+        pull: What a quadratic adds to every layer's weights and then its bias, two entries a layer: empty for
+            nothing, else what :func:`step_along` needs.
         lr: Step size.
         keep: What a step leaves of the parameters, less than 1 with weight decay.
         scaled: Whether bytes are scaled as the model's first step.
@@ -71,9 +97,9 @@ def descend_plainly(  # noqa: PLR0913, PLR0917
             if k > 0:
                 below = torch.bmm(signal, weights[k])
                 below.mul_(seen[k] > 0)
-            weights[k].baddbmm_(signal.transpose(1, 2), seen[k], beta=keep, alpha=-lr)
+            step_along(weights[k], signal.transpose(1, 2), seen[k], pull[2 * k], lr, keep)
             if layers[k][3] >= 0:
-                biases[k].baddbmm_(ones, signal, beta=keep, alpha=-lr)
+                step_along(biases[k], ones, signal, pull[2 * k + 1], lr, keep)
             signal = below
         start = stop
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from chronofed.tasks.batched_loop import compiled
+from chronofed.tasks.batched_loop import Pull, compiled, step_along
 from chronofed.tasks.models import Classifier, Scale
 from chronofed.tasks.objective import TorchObjective
-from chronofed.types import Batch, Objective
+from chronofed.types import Batch, Objective, Spans
 
 BEFORE = (Scale, nn.Flatten)  # what may come before the first layer
 LINE = 16  # numbers that rows of parameters are padded to a multiple of: 64 bytes, or more
@@ -31,6 +31,12 @@ class Dense:
     outputs: int
     weight: slice
     bias: slice | None
+
+    @property
+    def parts(self) -> Iterator[tuple[slice | None, tuple[int, int]]]:
+        """Where its weights and its bias lie, and their shapes: ``(outputs, inputs)``, ``(1, outputs)``."""
+        yield self.weight, (self.outputs, self.inputs)
+        yield self.bias, (1, self.outputs)
 
     def weight_of(self, flat: Tensor) -> Tensor:
         """View of its weights, ``(clients, outputs, inputs)``."""
@@ -72,6 +78,12 @@ class Layout:
             [n.inputs, n.outputs, n.weight.start, -1 if n.bias is None else n.bias.start]
             for n in self.layers
         ]
+
+    def whole(self, spans: Spans) -> bool:
+        """Whether spans begin and end where weights or biases do."""
+        parts = [part for layer in self.layers for part, _ in layer.parts if part is not None]
+        ends = {end for part in parts for end in (part.start, part.stop)}
+        return all(end in ends for span in spans for end in (span.start, span.stop))
 
     def encode_(self, x: Tensor, out: Tensor) -> None:
         """Write samples as the first layer sees them."""
@@ -244,24 +256,37 @@ class BatchedMlp:
 
     def gradient(self, params: Tensor, batch: Batch, out: Tensor) -> Tensor:
         """Write the gradients at ``params`` to ``out``, both ``(clients, d)``."""
-        places, scene = self._in(out), self._scene(batch)
-        for number, seen in self._signals(params, batch, scene):
+        places, scene = self._in(out), self.scene(batch)
+        for number, seen in self.signals(params, batch, scene):
             place = places[number]
             torch.bmm(scene.turned[number], seen, out=place.weight)
             if place.bias is not None:
                 torch.bmm(scene.ones, scene.signals[number], out=place.bias)
         return out
 
-    def step_(self, params: Tensor, batch: Batch, lr: float, decay: float = 0.0) -> None:
-        r"""One step :math:`w \gets w - \eta\,(g(w) + \lambda w)` in place, without writing *g* down."""
-        keep, places, scene = 1 - lr * decay, self._in(params), self._scene(batch)
-        for number, seen in self._signals(params, batch, scene):
-            place = places[number]
-            place.weight.baddbmm_(scene.turned[number], seen, beta=keep, alpha=-lr)
-            if place.bias is not None:
-                place.bias.baddbmm_(scene.ones, scene.signals[number], beta=keep, alpha=-lr)
+    def step_(
+        self, params: Tensor, batch: Batch, lr: float, decay: float = 0.0, pull: Pull | None = None
+    ) -> None:
+        r"""One step :math:`w \gets w - \eta\,(g(w) + \lambda w)` in place, without writing *g* down.
 
-    def descend_(self, params: Tensor, course: Course, lr: float, decay: float = 0.0) -> None:
+        With the ``pull`` of :class:`~chronofed.engines.quadratics.Quadratics` it descends these, too.
+        """
+        keep, places, scene = 1 - lr * decay, self._in(params), self.scene(batch)
+        pull = pull or self.free
+        for number, seen in self.signals(params, batch, scene):
+            place, at = places[number], 2 * number
+            step_along(place.weight, scene.turned[number], seen, pull[at], lr, keep)
+            if place.bias is not None:
+                step_along(place.bias, scene.ones, scene.signals[number], pull[at + 1], lr, keep)
+
+    def descend_(
+        self,
+        params: Tensor,
+        course: Course,
+        lr: float,
+        decay: float = 0.0,
+        pull: Pull | None = None,
+    ) -> None:
         """As :meth:`step_`, all steps of a course at once."""
         form, x = self.form, course.x
         compiled()(
@@ -272,10 +297,16 @@ class BatchedMlp:
             course.weight,
             course.sizes,
             form.plan,
+            pull or self.free,
             lr,
             1 - lr * decay,
             form.scaled and x.dtype == torch.uint8,
         )
+
+    @property
+    def free(self) -> Pull:
+        """No quadratic pulls."""
+        return [[] for _ in range(2 * len(self.form.layers))]
 
     def _in(self, flat: Tensor) -> list[Place]:
         """Where the layers are in a tensor; tensors come again and again."""
@@ -286,7 +317,8 @@ class BatchedMlp:
         self._places.append((flat, places))
         return places
 
-    def _scene(self, batch: Batch) -> Scene:
+    def scene(self, batch: Batch) -> Scene:
+        """Memory for a pass; the next one of as many samples uses it again."""
         key = batch.x.shape[0], batch.x.shape[1]
         if key not in self._scenes:
             if len(self._scenes) == MOST_SCENES:
@@ -294,7 +326,7 @@ class BatchedMlp:
             self._scenes[key] = Scene(self.form, *key)
         return self._scenes[key]
 
-    def _signals(self, params: Tensor, batch: Batch, scene: Scene) -> Iterator[tuple[int, Tensor]]:
+    def signals(self, params: Tensor, batch: Batch, scene: Scene) -> Iterator[tuple[int, Tensor]]:
         """Every layer, last to first, with what it sees, when its signal in the scene is ready.
 
         When a layer comes up, its parameters are no longer needed: they may be changed.
