@@ -1,0 +1,127 @@
+"""Threads that take turns: more clients are under way than compute, so that none is left to run alone."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event, Lock
+
+
+class StoppedError(Exception):
+    """The engine was closed; nobody waits for this client any more."""
+
+
+class Turns:
+    """Lets so many threads compute at a time; of those that wait, the one with most work left is next.
+
+    That is the shortest schedule of work that can be paused (Muntz and Coffman, 1969): three equal clients on
+    two workers take one and a half times as long as one, and not twice. A turn is handed to the next thread
+    directly. With a semaphore, whoever gives it back would have it again before anyone else wakes.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free = count  # as long as there is any, nobody waits
+        self._waiting: list[Turn] = []  # who came first is first
+        self._lock = Lock()
+        self.closed = False
+
+    def close(self) -> None:
+        """Wake all that wait; they, and whoever wants to go on, get :class:`StoppedError`."""
+        with self._lock:
+            self.closed = True
+            while self._waiting:
+                self._waiting.pop().given.set()
+
+    def take(self, turn: "Turn") -> None:
+        """Wait until fewer than the allowed number compute."""
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return
+            self._queue(turn)
+        self._wait(turn)
+
+    def offer(self, turn: "Turn") -> None:
+        """Let the next thread go on first, and wait, if it has more work left."""
+        with self._lock:
+            following = self._following()
+            if following is None or following.left <= turn.left:
+                return
+            self._queue(turn)
+            self._hand(following)
+        self._wait(turn)
+
+    def leave(self) -> None:
+        """Give a turn back."""
+        with self._lock:
+            following = self._following()
+            if following is None:
+                self._free += 1
+            else:
+                self._hand(following)
+
+    def _following(self) -> "Turn | None":
+        return max(self._waiting, key=lambda turn: turn.left, default=None)
+
+    def _queue(self, turn: "Turn") -> None:
+        turn.given.clear()
+        if self.closed:
+            raise StoppedError
+        self._waiting.append(turn)
+
+    def _hand(self, turn: "Turn") -> None:
+        self._waiting.remove(turn)
+        turn.given.set()
+
+    def _wait(self, turn: "Turn") -> None:
+        turn.given.wait()
+        if self.closed:
+            raise StoppedError
+
+
+class Turn:
+    """A thread's place among those that take turns.
+
+    Attributes:
+        left: Work that its client has still to do, as far as is known.
+        given: Set when it may go on.
+    """
+
+    def __init__(self, turns: Turns) -> None:
+        self.left = 0.0
+        self.given = Event()
+        self._step = 0.0
+        self._turns = turns
+        self._paused = 0.0
+
+    @contextmanager
+    def taken(self, steps: int, step: float) -> Iterator[None]:
+        """Compute inside the block: a number of steps, each so much work."""
+        self.left, self._step = steps * step, step
+        self._pause(self._turns.take)
+        try:
+            yield
+        finally:
+            self._turns.leave()  # also after StoppedError, when it no longer matters who has it
+
+    def step(self) -> None:
+        """Begin a step, which may be the moment to let another thread go on."""
+        self._pause(self._turns.offer)
+        self.left -= self._step
+
+    def check(self) -> None:
+        """Go no further after the end.
+
+        Raises:
+            StoppedError: If it is over.
+        """
+        if self._turns.closed:
+            raise StoppedError
+
+    def time(self) -> float:
+        """Seconds on a clock that stands still while this thread waits for its turn."""
+        return time.perf_counter() - self._paused
+
+    def _pause(self, wait: Callable[["Turn"], None]) -> None:
+        begin = time.perf_counter()
+        wait(self)
+        self._paused += time.perf_counter() - begin
