@@ -85,7 +85,7 @@ class ThreadEngine(ParallelEngine):
             self._crew.hire()
 
     def _hand(self, worker: int, exchange: Exchange, job: Job) -> None:
-        self._crew.inboxes[worker].put((exchange, job))
+        self._crew.hand(worker, exchange, job)
 
     def _next(self) -> tuple[int, int, Outcome]:
         while True:
@@ -105,6 +105,7 @@ class _Crew:
         self.task = task
         self.clock = clock
         self.turns = Turns(workers)
+        self.places: list[Turn] = []
         self.threads: list[Thread] = []
         self.inboxes: list[SimpleQueue[tuple[Exchange, Job] | None]] = []
         self.outbox: SimpleQueue[tuple[int, int, Outcome]] = SimpleQueue()
@@ -113,12 +114,18 @@ class _Crew:
         """Start one more thread. Its model is built here: initialisers use the global generator."""
         turn = Turn(self.turns)
         objective = cast("Objective", _Pausable(self.task.objective(), turn))
+        self.places.append(turn)
         self.inboxes.append(SimpleQueue())
         number = len(self.threads)
         # A daemon: Python waits for others before it calls what is to be done at exit.
         thread = Thread(target=self._labour, args=(number, objective, turn), daemon=True)
         self.threads.append(thread)
         thread.start()
+
+    def hand(self, number: int, exchange: Exchange, job: Job) -> None:
+        """Give a thread something to do when its turn comes."""
+        self.places[number].ask(*_work(job))
+        self.inboxes[number].put((exchange, job))
 
     def dismiss(self) -> None:
         """Let every thread end as soon as it can, and wait: torch must not outlive Python."""
@@ -139,7 +146,7 @@ class _Crew:
         torch.set_num_threads(1)  # of this thread; whoever waits has set it for the process
         clock = Clock(turn.time)
         try:
-            with turn.taken(*_work(job)):
+            with turn.taken():
                 return answer(job.client(self.task, objective, clock, draws=False), exchange)
         except BaseException as error:
             return error

@@ -1,7 +1,7 @@
 """Threads that take turns: more clients are under way than compute, so that none is left to run alone."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event, Lock
 
@@ -25,20 +25,29 @@ class Turns:
         self.closed = False
 
     def close(self) -> None:
-        """Wake all that wait; they, and whoever wants to go on, get :class:`StoppedError`."""
+        """Wake all that wait: they go no further."""
         with self._lock:
             self.closed = True
             while self._waiting:
                 self._waiting.pop().given.set()
 
-    def take(self, turn: "Turn") -> None:
-        """Wait until fewer than the allowed number compute."""
+    def ask(self, turn: "Turn") -> None:
+        """Put a thread into the line, if need be; it does not wait yet."""
         with self._lock:
+            self._queue(turn)
             if self._free:
                 self._free -= 1
-                return
-            self._queue(turn)
-        self._wait(turn)
+                self._hand(turn)
+
+    def wait(self, turn: "Turn") -> None:
+        """Wait for a turn that was asked for.
+
+        Raises:
+            StoppedError: If it is over.
+        """
+        turn.given.wait()
+        if self.closed:
+            raise StoppedError
 
     def offer(self, turn: "Turn") -> None:
         """Let the next thread go on first, and wait, if it has more work left."""
@@ -48,7 +57,7 @@ class Turns:
                 return
             self._queue(turn)
             self._hand(following)
-        self._wait(turn)
+        self.wait(turn)
 
     def leave(self) -> None:
         """Give a turn back."""
@@ -64,18 +73,11 @@ class Turns:
 
     def _queue(self, turn: "Turn") -> None:
         turn.given.clear()
-        if self.closed:
-            raise StoppedError
         self._waiting.append(turn)
 
     def _hand(self, turn: "Turn") -> None:
         self._waiting.remove(turn)
         turn.given.set()
-
-    def _wait(self, turn: "Turn") -> None:
-        turn.given.wait()
-        if self.closed:
-            raise StoppedError
 
 
 class Turn:
@@ -93,11 +95,18 @@ class Turn:
         self._turns = turns
         self._paused = 0.0
 
-    @contextmanager
-    def taken(self, steps: int, step: float) -> Iterator[None]:
-        """Compute inside the block: a number of steps, each so much work."""
+    def ask(self, steps: int, step: float) -> None:
+        """Ask for a turn, on behalf of the thread: for a number of steps, each so much work.
+
+        Whoever hands out the work does so, and not the thread when it wakes: who comes first computes first.
+        """
         self.left, self._step = steps * step, step
-        self._pause(self._turns.take)
+        self._turns.ask(self)
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Compute inside the block, when the turn has come."""
+        self._turns.wait(self)
         try:
             yield
         finally:
@@ -105,7 +114,9 @@ class Turn:
 
     def step(self) -> None:
         """Begin a step, which may be the moment to let another thread go on."""
-        self._pause(self._turns.offer)
+        begin = time.perf_counter()
+        self._turns.offer(self)
+        self._paused += time.perf_counter() - begin
         self.left -= self._step
 
     def check(self) -> None:
@@ -120,8 +131,3 @@ class Turn:
     def time(self) -> float:
         """Seconds on a clock that stands still while this thread waits for its turn."""
         return time.perf_counter() - self._paused
-
-    def _pause(self, wait: Callable[["Turn"], None]) -> None:
-        begin = time.perf_counter()
-        wait(self)
-        self._paused += time.perf_counter() - begin
