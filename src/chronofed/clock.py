@@ -1,6 +1,7 @@
 """Where the time of a run goes."""
 
 import time
+from collections.abc import Callable
 from threading import Lock
 
 
@@ -12,9 +13,13 @@ class Clock:
     ...     pass
     >>> list(clock.read())
     ['train']
+
+    Attributes:
+        now: Where the time is read.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self.now = now
         self._seconds: dict[str, float] = {}
         self._lock = Lock()
 
@@ -43,7 +48,7 @@ class _Span:
         self._clock, self._phase = clock, phase
 
     def __enter__(self) -> None:
-        self._start = time.perf_counter()
+        self._start = self._clock.now()
 
     def __exit__(self, *_: object) -> None:
-        self._clock.add(self._phase, time.perf_counter() - self._start)
+        self._clock.add(self._phase, self._clock.now() - self._start)

@@ -160,6 +160,10 @@ class ParallelEngine(ABC):
     def _next(self) -> tuple[int, int, Outcome]:
         """Wait for any worker that is busy: its number, its client and what came of it."""
 
+    def _places(self, clients: int) -> int:
+        """Most clients of a round's that are under way at a time: while more remain, ``workers`` are."""
+        return min(self.workers, clients)
+
     def _gather(
         self, exchange: Exchange, method: Method, orders: Iterable[Order], plan: Plan
     ) -> list[Answer]:
@@ -167,7 +171,7 @@ class ParallelEngine(ABC):
         queue = longest_first(orders, plan)
         try:
             with one_thread():
-                self._hire(min(self.workers, len(queue)))
+                self._hire(self._places(len(queue)))
                 outcomes = dict(self._outcomes(exchange, method, queue, plan))
         except BaseException:
             self.close()
@@ -182,16 +186,20 @@ class ParallelEngine(ABC):
         self, exchange: Exchange, method: Method, queue: list[Order], plan: Plan
     ) -> Iterator[tuple[int, Outcome]]:
         """By client; after a failure only clients with a lower number are still served."""
-        todo, idle = deque(queue), deque(range(min(self.workers, len(queue))))
-        workers = len(idle)
-        while todo or len(idle) < workers:
-            while todo and idle:
+        places = self._places(len(queue))
+        todo, idle = deque(queue), list(reversed(range(places)))
+        while todo or len(idle) < places:
+            while todo and self._room(len(todo), places - len(idle), places):
                 order = todo.popleft()
                 locker = self.lockers.get(order.client)
                 job = Job(method, order, plan.visits[order.client], locker)
-                self._hand(idle.popleft(), exchange, job)
+                self._hand(idle.pop(), exchange, job)
             worker, client, outcome = self._next()
             idle.append(worker)
             if isinstance(outcome, BaseException):
                 todo = deque(order for order in todo if order.client < client)
             yield client, outcome
+
+    def _room(self, waiting: int, busy: int, places: int) -> bool:
+        """Whether to start one more client."""
+        return busy < (places if waiting + busy <= places else self.workers)
