@@ -32,6 +32,7 @@ class FedNova(Backbone, tag="fednova"):
     the same number of steps it is FedAvg.
     """
 
+    sends: ClassVar[tuple[str, ...]] = ("delta", "steps")
     reference: ClassVar[str] = (
         "Wang et al. (2020), Tackling the Objective Inconsistency Problem in Heterogeneous "
         "Federated Optimization"
