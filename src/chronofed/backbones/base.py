@@ -66,6 +66,8 @@ class Backbone(Kind, kw_only=True):
     """Whether it assumes that a client's data stay the same; where they change, its state goes stale."""
     sends: ClassVar[tuple[str, ...]] = ("delta",)
     """All that a client's uploads hold in a round's exchanges; what is not named here cannot be clipped."""
+    counts: ClassVar[tuple[str, ...]] = ()
+    """Those of them that count something, and so are never negative."""
     private: ClassVar[bool] = False
     """Whether it promises differential privacy, which all that leaves a client must then keep."""
 

@@ -33,6 +33,7 @@ class FedNova(Backbone, tag="fednova"):
     """
 
     sends: ClassVar[tuple[str, ...]] = ("delta", "steps")
+    counts: ClassVar[tuple[str, ...]] = ("steps",)
     reference: ClassVar[str] = (
         "Wang et al. (2020), Tackling the Objective Inconsistency Problem in Heterogeneous "
         "Federated Optimization"

@@ -30,6 +30,7 @@ class Wrapper(Backbone):
     fixed_data = _Inner()
     private = _Inner()
     sends = _Inner()
+    counts = _Inner()
 
     backbone: Backbone = FedAvg()
 
