@@ -50,12 +50,12 @@ def epsilon(noise: float, rounds: int, delta: float, sampling: float = 1.0) -> f
         return 0.0
     if noise == 0:
         return math.inf
-    if sampling == 1:
-        orders, divergences = GRID, GRID / (2 * noise**2)
-    else:
+    found = _converted(GRID, rounds * GRID / (2 * noise**2), delta).min()
+    if sampling < 1:  # never costs more, though with whole orders only it may seem so
         orders = GRID[GRID <= MOST]
         divergences = _log_moments(noise, sampling, orders) / (orders - 1)
-    return float(max(0.0, _converted(orders, rounds * divergences, delta).min()))
+        found = min(found, _converted(orders, rounds * divergences, delta).min())
+    return max(0.0, float(found))
 
 
 def combined(noise: float, releases: int) -> float:
