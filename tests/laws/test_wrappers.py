@@ -5,7 +5,7 @@ import math
 import msgspec
 import pytest
 import torch
-from methods import BACKBONES, MEMORIES, method, name
+from methods import BACKBONES, method, name
 from test_batched import check
 from test_every_method import ShuffledWorkers, same
 
@@ -29,7 +29,7 @@ from chronofed.tasks.models import Custom
 
 PLAIN = [b for b in BACKBONES if not isinstance(b, Wrapper)]
 INNER = [*PLAIN, FedOpt(Scaffold())]
-SERVED = [memory for memory in MEMORIES if memory.home != "server"]
+MEMORIES = [CoreSet(size=5), Taylor()]  # one on the client, one on the server
 
 
 def clipped(inner, bound=math.inf) -> Clipped:
@@ -64,29 +64,27 @@ def test_every_entry_has_a_bound_that_matters(train_for):
             )
 
 
-@pytest.mark.parametrize("memory", SERVED, ids=name)
 @pytest.mark.parametrize("inner", INNER, ids=name)
-def test_private_without_noise_is_clipped(inner, memory, train_for):
+def test_private_without_noise_is_clipped(inner, train_for):
     """Up to rounding: the mean is taken once more."""
     silent = private(inner, 0.3, noise=0.0)
     loud = Clipped(inner, 0.3, silent.bounds)
     one, other = (
-        train_for(msgspec.structs.replace(method(b, memory), average="clients"), 4)
+        train_for(msgspec.structs.replace(method(b, CoreSet()), average="clients"), 4)
         for b in (silent, loud)
     )
     assert one.server.keys() == other.server.keys()
     torch.testing.assert_close(dict(one.server), dict(other.server), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("memory", SERVED, ids=name)
 @pytest.mark.parametrize("inner", INNER, ids=name)
-def test_private_runs_obey_the_laws(inner, memory, train_for, task):
+def test_private_runs_obey_the_laws(inner, train_for, task):
     """Same seed, same bits; resumed or not; whoever answers first; and noise that follows the seed."""
-    chosen = method(private(inner, noise=0.05), memory)
+    chosen = method(private(inner, noise=0.05), CoreSet())
     straight = train_for(chosen, 4)
     assert same(straight, train_for(chosen, 4, start=decode(encode(train_for(chosen, 2)))))
     assert same(straight, train_for(chosen, 4, engine=ShuffledWorkers(task)))
-    silent = method(private(inner, noise=0.0), memory)
+    silent = method(private(inner, noise=0.0), CoreSet())
     assert not torch.equal(straight.params, train_for(silent, 4).params)
 
 
