@@ -29,9 +29,12 @@ from chronofed.cli.methods import FAMILIES, describe
 from chronofed.config import Config, Kind, is_alternative, kind_of
 from chronofed.experiments import toml
 from chronofed.experiments.reader import alternatives
+from chronofed.experiments.recipe import Recipe
 from chronofed.experiments.spec import Experiment
 
 Settings = type[Config]
+
+ROOTS: tuple[Settings, ...] = (Experiment, Recipe)  # what a file can describe
 
 PLAIN = {int: "whole number", float: "number", bool: "true or false", str: "text"}
 BOUNDS = {"gt": "> {}", "ge": "≥ {}", "lt": "< {}", "le": "≤ {}", "min_length": "at least {} long"}
@@ -44,11 +47,13 @@ class Section:
     place: str  # "" for the top, "method.backbone" for [method.backbone]
     choices: tuple[Settings, ...]  # several, or one that has a kind: the table must name its kind
     many: bool = False  # whether it is an array of tables
+    root: Settings = Experiment  # what the specification is of
 
     @property
     def label(self) -> str:
         """Target of links to this section."""
-        return "spec-" + (self.place.replace(".", "-") or "top")
+        kind = "spec" if self.root is Experiment else self.root.__name__.lower()
+        return f"{kind}-" + (self.place.replace(".", "-") or "top")
 
     @property
     def title(self) -> str:
@@ -59,28 +64,29 @@ class Section:
 
 
 @cache
-def sections() -> tuple[Section, ...]:
-    """All places of a specification, in the order of an experiment's fields.
+def sections(root: Settings = Experiment) -> tuple[Section, ...]:
+    """All places of a specification, in the order of an experiment's (or a recipe's) fields.
 
     Settings that can stand in several places, or inside themselves, are listed where they are nearest
     to the top.
     """
-    found = {frozenset([Experiment]): Section("", (Experiment,))}
+    found = {frozenset([root]): Section("", (root,), root=root)}
     ahead = deque(found.values())
     while ahead:
         section = ahead.popleft()
         for name, hint in (item for cls in section.choices for item in _hints(cls).items()):
             choices = _choices(hint)
             if choices and frozenset(choices) not in found:
-                inner = Section(f"{section.place}.{name}".lstrip("."), choices, bool(_items(hint)))
+                place = f"{section.place}.{name}".lstrip(".")
+                inner = Section(place, choices, bool(_items(hint)), root)
                 found[frozenset(choices)] = inner
                 ahead.append(inner)
-    return tuple(sorted(found.values(), key=lambda section: _rank(section.place)))
+    return tuple(sorted(found.values(), key=lambda section: _rank(section.place, root)))
 
 
-def _rank(place: str) -> list[int]:
+def _rank(place: str, root: Settings) -> list[int]:
     """Places in the order of the fields of an experiment."""
-    settings, rank = [Experiment], []
+    settings, rank = [root], []
     for name in filter(None, place.split(".")):
         owner = next(cls for cls in settings if name in cls.__struct_fields__)
         rank.append(owner.__struct_fields__.index(name))
@@ -88,9 +94,9 @@ def _rank(place: str) -> list[int]:
     return rank
 
 
-def render() -> str:
+def render(root: Settings = Experiment) -> str:
     """The whole reference as reStructuredText."""
-    return "\n".join(line for section in sections() for line in _section(section))
+    return "\n".join(line for section in sections(root) for line in _section(section))
 
 
 def _section(section: Section) -> Iterator[str]:
@@ -189,7 +195,8 @@ def _type(hint: Any) -> str:  # noqa: ANN401
     """A type in the words of somebody who writes TOML."""
     choices = frozenset(_choices(hint))
     if choices:
-        section = next(s for s in sections() if frozenset(s.choices) == choices)
+        every = (section for root in ROOTS for section in sections(root))
+        section = next(s for s in every if frozenset(s.choices) == choices)
         return f":ref:`{section.title} <{section.label}>`"
     options = [option for option in _options(hint) if option is not type(None)]
     return " or ".join(_words(option) for option in options)
@@ -274,16 +281,21 @@ class Generated(SphinxDirective):
 
 
 class SpecTables(Generated):
-    """``.. spec-tables::``: every key of a specification."""
+    """``.. spec-tables:: [module:Class]``: every key of a specification, or of another file's root."""
+
+    @property
+    def root(self) -> Settings:
+        """What the file describes."""
+        return find(self.arguments[0]) if self.arguments else Experiment
 
     def lines(self) -> list[str]:
         """All sections."""
-        return render().splitlines()
+        return render(self.root).splitlines()
 
     def run(self) -> list[nodes.Node]:
         """Parse, and note the labels: those of a nested document are not noted by themselves."""
         domain = self.env.domains["std"]
-        for section in filter(lambda section: section.place, sections()):
+        for section in filter(lambda section: section.place, sections(self.root)):
             label = section.label
             domain.note_hyperlink_target(label, self.env.docname, label, section.title)
         return super().run()
