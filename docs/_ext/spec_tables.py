@@ -59,7 +59,11 @@ class Section:
     def title(self) -> str:
         """Heading."""
         if not self.place:
-            return "Top level"
+            return (
+                "Top level"
+                if self.root is Experiment
+                else f"Top level of a {self.root.__name__.lower()}"
+            )
         return f"[[{self.place}]]" if self.many else f"[{self.place}]"
 
 
