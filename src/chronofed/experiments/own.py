@@ -22,6 +22,6 @@ def load_source(path: Path) -> Source:
         raise SpecError(f"{path}: cannot be read: {error}") from None
     if "source" not in content:
         raise SpecError(f"{path}: no table [source], which says where the client's data are")
-    source = read(content["source"], Source, "source")
+    source: Source = read(content["source"], Source, "source")  # type: ignore[type-abstract] # one of its kinds
     place = path.absolute().parent / Path(source.path).expanduser()
     return msgspec.structs.replace(source, path=str(place))

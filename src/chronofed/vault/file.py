@@ -124,8 +124,8 @@ def _check(path: Path, file: sqlite3.Connection) -> None:
 def replace(file: sqlite3.Connection, table: str, *values: object) -> None:
     """Give a table of one row another one.
 
-    New comes before old, and old is not overwritten: a quarter less goes to disk, because less has to be copied to
-    the journal first. These are replies and models; what is left of them in free pages goes with VACUUM.
+    New comes before old, and old is not overwritten: a quarter less goes to disk, because less has to be copied
+    to the journal first. These are replies and models; what is left of them in free pages goes with VACUUM.
     """
     (latest,) = file.execute(f"SELECT coalesce(max(number), 0) FROM {table}").fetchone()
     places = ", ".join("?" * len(values))
