@@ -484,6 +484,16 @@ def test_the_bytes_of_a_single_sample_are_gone(path):
     assert b"DELETE-ME" not in on_disk(path)
 
 
+def test_what_a_killed_process_left_in_its_journal_is_gone(path):
+    with Vault(path) as vault:
+        vault.commit("a", b"r", secret_locker())
+    path.with_name("client.vault-journal").write_bytes(bytes(512) + b"SECRET-ONE" * 99)
+    with Vault(path) as vault:
+        assert len(vault.locker().kept) == 3
+        vault.forget(keys=[70])
+        assert b"SECRET-ONE" not in on_disk(path)
+
+
 def test_rows_have_names(path):
     with Vault(path) as vault:
         vault.commit("a", b"", locker(keepsake(0, rows=(row_id("anna"), row_id("bert")))))
