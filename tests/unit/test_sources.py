@@ -399,10 +399,26 @@ def test_a_folder_to_which_files_are_added(tmp_path):
     assert names(held, "a", "b", "c")[0] == "c"
     assert held.samples.x[0].tolist() == [3.0]
     (tmp_path / "odd.csv").write_text(f"id,time,f,g,y\ne,{NOON:%Y-%m-%dT%H:%M},1,2,no\n")
-    with pytest.raises(DataError, match="files with different features"):
+    with pytest.raises(DataError, match=r"odd\.csv: not the same columns as an older day\.csv"):
         own.now(2, NOON)
+    listed = msgspec.structs.replace(own, features=(Feature("f"),))
+    assert len(listed.now(2, NOON)) == 3
     with pytest.raises(DataError, match="no such folder"):
         FolderSource(path=str(tmp_path / "none"), classes=("no", "yes")).now(0)
+
+
+def test_columns_in_another_order_are_the_same_features(tmp_path):
+    (tmp_path / "a.csv").write_text("time,f,g,y\n2026-01-01,1,2,no\n")
+    (tmp_path / "b.csv").write_text("g,f,time,y\n4,3,2026-01-02,no\n")
+    held = FolderSource(path=str(tmp_path), classes=("no", "yes")).now(0, NOON)
+    assert held.samples.x.tolist() == [[1, 2], [3, 4]]
+
+
+def test_arrays_of_different_shapes(tmp_path):
+    for name, shape in (("a", (1, 2, 2)), ("b", (1, 3, 3))):
+        np.savez(tmp_path / f"{name}.npz", x=np.zeros(shape), y=np.array([0]))
+    with pytest.raises(DataError, match="arrays of different shapes"):
+        FolderSource(path=str(tmp_path), classes=("0", "1"), time="").now(0, NOON)
 
 
 @pytest.fixture
