@@ -96,9 +96,7 @@ class Source(Kind, kw_only=True):
             DataError: If they cannot be read, or do not fit what was agreed.
         """
         instant = stamp(datetime.now(UTC) if at is None else at)
-        tables = [
-            table for table in self.tables() if table.held
-        ]  # a header may be yet to be written
+        tables = [table for table in self.tables() if table.held]  # a header may be yet to come
         notes: list[str] = []
         own = msgspec.structs.replace(self, features=self._features(tables))
         rows = own._known(tables, instant, notes)
