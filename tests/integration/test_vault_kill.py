@@ -16,7 +16,7 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["chronofed.vault"])
 
 KEPT = 6
-KILLS = 24
+KILLS = 20
 
 
 def content(number: int, shape: tuple[int, ...]) -> torch.Tensor:

@@ -9,8 +9,24 @@ import numpy as np
 import pytest
 import torch
 
+from chronofed import (
+    Classification,
+    CoreSet,
+    Dataset,
+    Ditto,
+    FedAvg,
+    Forget,
+    Generative,
+    Linear,
+    Method,
+    Mime,
+    Scaffold,
+    Taylor,
+    Train,
+)
 from chronofed.errors import DataError, SpecError
 from chronofed.experiments.own import load_source
+from chronofed.protocol import Client, Order
 from chronofed.sources import (
     DatabaseSource,
     EachRound,
@@ -25,6 +41,7 @@ from chronofed.sources import (
     row_id,
     stamp,
 )
+from chronofed.types import Samples
 
 NOON = datetime(2026, 3, 15, 12, tzinfo=UTC)  # a Sunday
 HEADER = "id,time,f,y\n"
@@ -508,3 +525,35 @@ def test_settings_that_cannot_be_read(tmp_path, text, message):
         load_source(path)
     with pytest.raises(SpecError, match="cannot be read"):
         load_source(tmp_path / "none.toml")
+
+
+# --- what leaves the client ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backbone", [FedAvg(), Scaffold(), Mime(), Ditto()])
+@pytest.mark.parametrize(
+    "memory", [Forget(), CoreSet(5), Generative(4, 2), Taylor(layers={"*": 1.0})]
+)
+def test_a_result_has_neither_names_nor_times_of_rows_and_names_change_no_bit(
+    file, backbone, memory
+):
+    rows = [line(f"r{k}", NOON - timedelta(k), k / 7, "yes" if k % 2 else "no") for k in range(20)]
+    held = source(file(*rows)).now(0, NOON)
+    method = Method(backbone, memory)
+    task = Classification(Dataset("own", held.samples, held.samples, ("no", "yes")), Linear())
+    params, buffers = task.initial(0)
+    server = backbone.init_server(params, 1)
+    if backbone.prepares:
+        server = {**server, "control": torch.zeros_like(params)}  # as after the first exchange
+    order = Order(0, 0, server, buffers, method.weights, None, Train(steps=3), 0)
+    nameless = Samples(held.samples.x, held.samples.y)
+    named, plain = (
+        Client(method, order, None, task.objective(), samples, 1).serve()[0]
+        for samples in (held.samples, nameless)
+    )
+    for part in ("upload", "kept", "probe"):
+        sent, without = getattr(named, part), getattr(plain, part)
+        assert set(sent) == set(without)
+        assert not {"rows", "sources", "x", "y"} & set(sent)
+        assert all(torch.equal(sent[name], without[name]) for name in sent)
+    assert (named.key, named.size) == (1, 20)
