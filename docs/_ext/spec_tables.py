@@ -31,6 +31,7 @@ from chronofed.experiments import toml
 from chronofed.experiments.reader import alternatives
 from chronofed.experiments.recipe import Recipe
 from chronofed.experiments.spec import Experiment
+from chronofed.sources import Source
 
 Settings = type[Config]
 
@@ -69,12 +70,14 @@ class Section:
 
 @cache
 def sections(root: Settings = Experiment) -> tuple[Section, ...]:
-    """All places of a specification, in the order of an experiment's (or a recipe's) fields.
+    """All places of a file, in the order of its fields; after an experiment's come those of a client's own file.
 
     Settings that can stand in several places, or inside themselves, are listed where they are nearest
     to the top.
     """
-    found = {frozenset([root]): Section("", (root,), root=root)}
+    roots = [Section("", (root,), root=root)]
+    roots += [Section("source", shipped(Source))] if root is Experiment else []
+    found = {frozenset(start.choices): start for start in roots}
     ahead = deque(found.values())
     while ahead:
         section = ahead.popleft()
@@ -91,7 +94,10 @@ def sections(root: Settings = Experiment) -> tuple[Section, ...]:
 def _rank(place: str, root: Settings) -> list[int]:
     """Places in the order of the fields of an experiment."""
     settings, rank = [root], []
-    for name in filter(None, place.split(".")):
+    names = list(filter(None, place.split(".")))
+    if root is Experiment and names[:1] == ["source"]:
+        settings, rank, names = list(shipped(Source)), [len(root.__struct_fields__)], names[1:]
+    for name in names:
         owner = next(cls for cls in settings if name in cls.__struct_fields__)
         rank.append(owner.__struct_fields__.index(name))
         settings = list(_choices(_hints(owner)[name]))
