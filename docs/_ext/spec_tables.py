@@ -70,7 +70,7 @@ class Section:
 
 @cache
 def sections(root: Settings = Experiment) -> tuple[Section, ...]:
-    """All places of a file, in the order of its fields; after an experiment's come those of a client's own file.
+    """All places of a file, in the order of its fields; after an experiment's come those of a client's file.
 
     Settings that can stand in several places, or inside themselves, are listed where they are nearest
     to the top.

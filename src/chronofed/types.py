@@ -31,7 +31,9 @@ class Samples:
         return self.y.shape[0]
 
     def __getitem__(self, pick: Tensor) -> "Samples":
-        """The samples at some positions."""
+        """The samples at some positions, counted from 0, or those where a mask is true."""
+        if pick.dtype == torch.bool:
+            pick = pick.nonzero().flatten()
         x, y = self.x.index_select(0, pick), self.y[pick]  # whole rows: much faster than x[pick]
         return Samples(x, y, None if self.rows is None else self.rows[pick])
 
