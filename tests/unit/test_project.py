@@ -28,11 +28,13 @@ LAYERS = [
     ["probe"],
     ["protocol"],
     ["deletion", "engines", "traffic"],
+    ["screening", "vault"],
     ["loop"],
     ["nqm"],
     ["metrics"],
     ["records"],
     ["experiments"],
+    ["flower"],
     ["reports"],
     ["cli"],
 ]
