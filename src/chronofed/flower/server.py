@@ -1,8 +1,8 @@
 """Chronofed's server as a Flower ServerApp.
 
-What belongs to a run is set in the app's ``[tool.flwr.app.config]``, or with ``flwr run --run-config``: ``spec``,
-the specification; ``run``, the run's directory on the server's machine; and the settings of
-:class:`~chronofed.flower.settings.Federation`.
+What belongs to a run is set in the app's ``[tool.flwr.app.config]``, or with ``flwr run --run-config``:
+``spec``, the specification; ``run``, the run's directory on the server's machine; ``data``, its folder of data
+files; and the settings of :class:`~chronofed.flower.settings.Federation`.
 """
 
 import json
@@ -46,13 +46,13 @@ def server_app(beside: str | Path) -> ServerApp:
     folder = Path(beside).resolve().parent
     app = ServerApp()
 
-    @app.main()
     def main(grid: Grid, context: Context) -> None:
         settings = context.run_config
         data = Path(str(settings["data"])).expanduser() if settings.get("data") else None
         experiment = load(folder / str(settings.get("spec", "spec.toml")), data=data)
         conduct(experiment, directory_of(settings), GridMail(grid), federation(settings), data)
 
+    app.main()(main)
     return app
 
 
@@ -116,8 +116,10 @@ def conduct(
 
 
 def every_round(experiment: Experiment) -> Experiment:
-    """With a checkpoint after every round: clients remember only their last reply, so a server that comes back
-    must not be further behind than that."""
+    """With a checkpoint after every round.
+
+    Clients remember only their last reply, so a server that comes back must not be further behind than that.
+    """
     keep = max(2, experiment.checkpoint.keep)
     return msgspec.structs.replace(experiment, checkpoint=Checkpoint(every=1, keep=keep))
 

@@ -218,7 +218,7 @@ def read_result(reply: Reply, body: bytes, largest: int = LARGEST) -> Result:
 
 
 def _header(content: msgspec.Struct) -> str:
-    # Not msgspec's own writer, which has no infinity: weights may have one.
+    # Not msgspec's own writer, which has no infinity: settings of one's own may have one.
     return json.dumps(msgspec.to_builtins(content))
 
 

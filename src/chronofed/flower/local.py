@@ -1,0 +1,148 @@
+"""A whole federation on this machine: SuperLink and SuperNodes as processes of their own, on loopback."""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from chronofed.errors import ChronofedError, RunError
+from chronofed.flower.app import new_app
+from chronofed.flower.processes import (
+    LOOPBACK,
+    Processes,
+    free_port,
+    program,
+    surroundings,
+    wait_for_port,
+)
+from chronofed.records import RunDirectory
+
+CONNECTION = """\
+[superlink]
+default = "local"
+
+[superlink.local]
+address = "{address}"
+insecure = true
+"""
+
+
+class Federation:
+    """A SuperLink and SuperNodes, ready to run apps; use it as a ``with`` block.
+
+    Attributes:
+        folder: Where everything is: Flower's home, logs, and what the clients keep.
+        port: Where the SuperLink listens.
+        processes: Flower's programs.
+    """
+
+    def __init__(self, folder: Path, database: bool = False) -> None:
+        self.folder = folder.resolve()
+        self.port = free_port()
+        self.processes = Processes(self.folder / "logs", surroundings(self.folder / "home"))
+        self._database = self.folder / "superlink.db" if database else None
+
+    @property
+    def address(self) -> str:
+        """Where the SuperLink listens."""
+        return f"{LOOPBACK}:{self.port}"
+
+    def __enter__(self) -> "Federation":
+        program("flower-superlink")
+        home = self.folder / "home"
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "config.toml").write_text(CONNECTION.format(address=self.address))
+        try:
+            self.start_link()
+        except BaseException:
+            self.processes.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.processes.__exit__()
+
+    def start_link(self) -> None:
+        """Start the SuperLink, and wait until it listens."""
+        command = ["flower-superlink", "--insecure", "--host", LOOPBACK, "--port", str(self.port)]
+        command += ["--disable-runtime-dependency-installation"]
+        if self._database is not None:
+            command += ["--database", str(self._database)]
+        self.processes.start("superlink", *command)
+        wait_for_port(self.port, self.processes)
+
+    def start_node(self, client: int, data: Path | None = None, **config: str) -> None:
+        """Start a SuperNode that says which client it is."""
+        settings = {"state": str(self.folder / "clients"), **config}
+        if data is not None:
+            settings["data"] = str(data.resolve())
+        table = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
+        self.processes.start(
+            f"node-{client}",
+            *("flower-supernode", "--insecure", "--superlink", self.address),
+            *("--host", LOOPBACK, "--port", str(free_port())),
+            *("--node-config", f"client={client} {table}"),
+        )
+
+    def submit(self, app: Path, config: str = "") -> "subprocess.Popen[bytes]":
+        """Start an app; the process lasts as long as the run does."""
+        more = ["--run-config", config] if config else []
+        return self.processes.start("run", "flwr", "run", str(app), "local", "--stream", *more)
+
+
+def run_locally(
+    spec: str,
+    run: Path,
+    clients: Sequence[int],
+    data: Path | None = None,
+    watch: Callable[[RunDirectory], None] = lambda directory: None,  # noqa: ARG005
+    **settings: Any,  # noqa: ANN401
+) -> dict[str, Any]:
+    """Carry out an experiment on a federation that lives as long as that takes.
+
+    Args:
+        spec: The specification, as TOML.
+        run: Directory of the run; one that is there already is continued.
+        clients: Numbers of the clients, one SuperNode each.
+        data: Folder of data files.
+        watch: Called again and again while the run goes on.
+        settings: How clients are waited for, as in :class:`~chronofed.flower.settings.Federation`.
+
+    Returns:
+        The run's summary.
+
+    Raises:
+        ChronofedError: If the run does not come to its end.
+    """
+    run = run.resolve()
+    folder = run / "flower"
+    app = folder / f"app-{time.time_ns()}"
+    new_app(app, spec, run, **settings)
+    with Federation(folder) as federation:
+        for client in clients:
+            federation.start_node(client, data)
+        config = "" if data is None else f"data={json.dumps(str(data.resolve()))}"
+        process = federation.submit(app, config)
+        directory = RunDirectory(run)
+        while process.poll() is None and directory.summary() is None:
+            watch(directory)
+            time.sleep(0.5)
+        summary = directory.summary()
+        if summary is None:
+            raise _failure(directory, federation)
+        watch(directory)
+        return summary
+
+
+def _failure(directory: RunDirectory, federation: Federation) -> ChronofedError:
+    """Why a run has stopped: as the server says, or as Flower does."""
+    events = directory.path / "events.jsonl"
+    lines = events.read_text().splitlines() if events.exists() else []
+    for line in reversed(lines):
+        event = json.loads(line)
+        if event["event"] == "stopped":
+            return RunError(event["reason"])
+    said = federation.processes.last_words("run")
+    return RunError(f"the run has stopped: {said}; see {federation.processes.logs}")
