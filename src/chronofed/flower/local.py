@@ -1,13 +1,16 @@
 """A whole federation on this machine: SuperLink and SuperNodes as processes of their own, on loopback."""
 
 import json
+import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from chronofed.errors import ChronofedError, RunError
+from chronofed.flower import warm
 from chronofed.flower.app import new_app
 from chronofed.flower.processes import (
     LOOPBACK,
@@ -41,7 +44,9 @@ class Federation:
     def __init__(self, folder: Path, database: bool = False) -> None:
         self.folder = folder.resolve()
         self.port = free_port()
-        self.processes = Processes(self.folder / "logs", surroundings(self.folder / "home"))
+        programs, self._warm = warm.prepare(self.folder)
+        variables = surroundings(self.folder / "home", programs)
+        self.processes = Processes(self.folder / "logs", variables)
         self._database = self.folder / "superlink.db" if database else None
 
     @property
@@ -55,14 +60,17 @@ class Federation:
         home.mkdir(parents=True, exist_ok=True)
         (home / "config.toml").write_text(CONNECTION.format(address=self.address))
         try:
+            here = [sys.executable, "-m", "chronofed.flower.warm", str(self._warm)]
+            self.processes.start("warm", *here)
             self.start_link()
         except BaseException:
-            self.processes.__exit__()
+            self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
         self.processes.__exit__()
+        shutil.rmtree(self._warm.parent, ignore_errors=True)
 
     def start_link(self) -> None:
         """Start the SuperLink, and wait until it listens."""

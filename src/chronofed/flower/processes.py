@@ -32,9 +32,9 @@ def program(name: str) -> str:
     return found
 
 
-def surroundings(home: Path) -> dict[str, str]:
-    """Variables for Flower's programs: its files below ``home``, no telemetry, our own Python first."""
-    path = os.pathsep.join([_beside(), os.environ.get("PATH", "")])
+def surroundings(home: Path, *first: Path) -> dict[str, str]:
+    """Variables for Flower's programs: its files below ``home``, no telemetry, our own programs first."""
+    path = os.pathsep.join([*map(str, first), _beside(), os.environ.get("PATH", "")])
     return {
         **os.environ,
         "PATH": path,
@@ -70,7 +70,7 @@ class Processes:
         self.logs.mkdir(parents=True, exist_ok=True)
         with (self.logs / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [program(command[0]), *command[1:]],
+                [_found(command[0]), *command[1:]],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -141,6 +141,10 @@ def wait_for_port(port: int, processes: Processes) -> None:
             return
         time.sleep(0.2)
     raise ChronofedError(f"nobody listens on port {port} after {START:.0f} s; see {processes.logs}")
+
+
+def _found(command: str) -> str:
+    return command if os.path.isabs(command) else program(command)
 
 
 def _beside() -> str:
