@@ -56,12 +56,12 @@ def apply_deletions(lockers: MutableMapping[int, Locker], due: Sequence[Deletion
 
 def _delete_rows(lockers: MutableMapping[int, Locker], client: int, rows: torch.Tensor) -> None:
     locker = lockers[client]
-    left = tuple(k for k in (_without_rows(k, rows) for k in locker.kept) if k is not None)
+    left = tuple(k for k in (without_rows(k, rows) for k in locker.kept) if k is not None)
     if list(map(id, left)) != list(map(id, locker.kept)):
         lockers[client] = replace(locker, kept=left)
 
 
-def _without_rows(keepsake: Keepsake, rows: torch.Tensor) -> Keepsake | None:
+def without_rows(keepsake: Keepsake, rows: torch.Tensor) -> Keepsake | None:
     """A keepsake without some samples; ``None`` if nothing is left of it."""
     if torch.isin(keepsake.record.get("sources", rows[:0]), rows).any():
         return None  # made of all of them together

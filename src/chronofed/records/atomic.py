@@ -42,7 +42,7 @@ def write_parts(
             os.fsync(file.fileno())
         path = path if name is None else path.with_name(name())
         beside.replace(path)
-        _flush_directory(path.parent)
+        flush_directory(path.parent)
     except OSError as error:
         raise cannot_write(path, error) from error
     finally:
@@ -82,7 +82,8 @@ def _write_all(descriptor: int, content: bytes) -> None:
         content = content[os.write(descriptor, content) :]
 
 
-def _flush_directory(folder: Path) -> None:
+def flush_directory(folder: Path) -> None:
+    """Make a new or renamed file survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

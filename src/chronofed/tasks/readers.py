@@ -1,6 +1,7 @@
 """Reading the user's own files: CSV, Parquet and npz."""
 
 import csv
+import io
 import zipfile
 import zlib
 from array import array
@@ -17,11 +18,19 @@ from chronofed.errors import DataError, MissingExtraError
 from chronofed.tasks.columns import Columns, Labels
 
 _CHUNK = 2000  # rows of a CSV file that stay in the processor's cache while they are sorted out
+_UNFINISHED = 100  # lines with quotes of a cell that is being written
 
 
-def read(path: Path) -> Columns:
-    """Read a file by its ending: ``.csv``, ``.tsv``, ``.parquet`` or ``.npz``."""
-    readers = {".csv": _read_csv, ".tsv": _read_csv, ".parquet": _read_parquet, ".npz": _read_npz}
+def read(path: Path, growing: bool = False) -> Columns:
+    """Read a file by its ending: ``.csv``, ``.tsv``, ``.parquet`` or ``.npz``.
+
+    Args:
+        path: The file.
+        growing: Whether somebody may be writing to a text file: it is then read up to the last row whose line
+            has ended, and has no columns at all before its header has. Other files are whole or damaged.
+    """
+    text = _read_growing if growing else _read_csv
+    readers = {".csv": text, ".tsv": text, ".parquet": _read_parquet, ".npz": _read_npz}
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise DataError(f"{path}: unknown ending {path.suffix!r}; use {', '.join(readers)}")
@@ -41,6 +50,25 @@ def _read_csv(path: Path) -> Columns:
         raise DataError(f"{path}: not UTF-8 text ({error.reason})") from None
     except csv.Error as error:
         raise DataError(f"{path}: not a CSV file ({error})") from None
+
+
+def _read_growing(path: Path) -> Columns:
+    content = path.read_bytes()  # cut before it is decoded: half a letter may be there
+    end = content.rfind(b"\n") + 1
+    for _ in range(_UNFINISHED):
+        if not end:
+            return Columns(path, {}, [], untyped=True)
+        try:
+            text = content[:end].decode("utf-8-sig")
+            return _from_csv(path, io.StringIO(text, newline=""))
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: not UTF-8 text ({error.reason})") from None
+        except csv.Error as error:
+            if "end of data" not in str(error):
+                raise DataError(f"{path}: not a CSV file ({error})") from None
+        # A cell of several lines is being written: back to before the line of its last quote.
+        end = content.rfind(b"\n", 0, content.rfind(b'"', 0, end)) + 1
+    raise DataError(f"{path}: not a CSV file (a quoted cell never ends)")
 
 
 class _Codes(dict[str, int]):
