@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from chronofed.backbones import Backbone as Backbone
+    from chronofed.backbones import Clipped as Clipped
     from chronofed.backbones import Ditto as Ditto
     from chronofed.backbones import FedAvg as FedAvg
     from chronofed.backbones import FedNova as FedNova
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from chronofed.backbones import FedProx as FedProx
     from chronofed.backbones import Mime as Mime
     from chronofed.backbones import MimeLite as MimeLite
+    from chronofed.backbones import Private as Private
     from chronofed.backbones import Scaffold as Scaffold
     from chronofed.curvature import Exact as Exact
     from chronofed.curvature import Fisher as Fisher
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "chronofed.backbones": (
         "Backbone",
+        "Clipped",
         "Ditto",
         "FedAvg",
         "FedNova",
@@ -70,6 +73,7 @@ _HOMES = {
         "FedProx",
         "Mime",
         "MimeLite",
+        "Private",
         "Scaffold",
     ),
     "chronofed.curvature": ("Exact", "Fisher", "Hutchinson", "SquaredGradient"),

@@ -72,6 +72,20 @@ def check(method: Method, scenario: Scenario, rounds: int | None = None) -> None
         raise SpecError(msg)
 
 
+def check_buffers(method: Method, buffers: Vector) -> None:
+    """Refuse a model whose buffers, which are averaged as they are, would break a promise of privacy.
+
+    Raises:
+        IncompatibleError: If it has any, and the backbone is private.
+    """
+    if method.backbone.private and buffers.numel():
+        msg = (
+            "model: its buffers (BatchNorm's statistics) are not covered by a private backbone; "
+            "choose a model without them"
+        )
+        raise IncompatibleError(msg)
+
+
 def run(  # noqa: PLR0913 - one place for all that a run is made of
     method: Method,
     scenario: Scenario,
@@ -112,6 +126,7 @@ def run(  # noqa: PLR0913 - one place for all that a run is made of
         params, buffers = task.initial(seed)
         state = method.backbone.init_server(params, scenario.clients)
         start = Snapshot(0, state, buffers, weights=method.weights.init())
+    check_buffers(method, start.buffers)
     refill(engine.lockers, start.lockers)
     last = scenario.rounds if rounds is None else rounds
     server = _Server(method, engine, train or Train(), seed, tuple(deletions), clock)
@@ -142,6 +157,7 @@ class _Server:
     def _round(self, now: Snapshot, plan: Plan) -> Snapshot:
         with self.clock("memory"):
             past = self._past(now)
+        now = replace(now, server=self.method.backbone.draw(now.server, self.seed, now.round))
         orders = self._orders(now, plan, now.server, past)
         traffic = now.traffic
         if self.method.backbone.prepares:

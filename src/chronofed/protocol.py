@@ -37,10 +37,28 @@ class Method(Config):
     weights: RoundWeights = Merged()
     average: Literal["samples", "clients"] = "samples"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        leak = _leak(self) if self.backbone.private else None
+        if leak is not None:
+            raise ValueError(leak)
+
     @property
     def stateful(self) -> bool:
         """Whether the same client must come back (``Applicable Scenarios for Different Algorithms``)."""
         return self.backbone.stateful or self.memory.home == "client"
+
+
+def _leak(method: Method) -> str | None:
+    """What would leave a client beside what a private backbone covers, in one line."""
+    if method.average == "samples":
+        return "average: Private needs clients that count the same; set average = 'clients'"
+    uncovered = "go to the server, which Private does not cover; choose"
+    if method.memory.home == "server":
+        return f"memory: records of {type(method.memory).__name__} {uncovered} another memory"
+    if method.weights.probes:
+        return f"weights: reports for {type(method.weights).__name__} {uncovered} other weights"
+    return None
 
 
 @dataclass(frozen=True, slots=True)

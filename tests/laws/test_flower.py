@@ -102,7 +102,7 @@ def world(task, scenario, tmp_path):
             office,
             RUN,
             *known,
-            Screen(),
+            Screen.on(task, method),
             Federation(**settings),
             events.append,
             now=lambda: time.now,

@@ -1,6 +1,7 @@
 """Federated optimisers: what happens to a gradient on the client, and to the updates on the server."""
 
 from chronofed.backbones.base import Backbone
+from chronofed.backbones.clipped import Clipped
 from chronofed.backbones.ditto import Ditto
 from chronofed.backbones.fedavg import FedAvg
 from chronofed.backbones.fednova import FedNova
@@ -8,10 +9,13 @@ from chronofed.backbones.fedopt import FedOpt
 from chronofed.backbones.fedprox import FedProx
 from chronofed.backbones.mime import Mime
 from chronofed.backbones.mimelite import MimeLite
+from chronofed.backbones.private import Private
 from chronofed.backbones.scaffold import Scaffold
+from chronofed.backbones.wrapper import Wrapper
 
 __all__ = [
     "Backbone",
+    "Clipped",
     "Ditto",
     "FedAvg",
     "FedNova",
@@ -19,5 +23,7 @@ __all__ = [
     "FedProx",
     "Mime",
     "MimeLite",
+    "Private",
     "Scaffold",
+    "Wrapper",
 ]

@@ -64,6 +64,12 @@ class Backbone(Kind, kw_only=True):
     """Whether every round begins with an exchange of its own (:meth:`prepare`, :meth:`begin`)."""
     fixed_data: ClassVar[bool] = False
     """Whether it assumes that a client's data stay the same; where they change, its state goes stale."""
+    sends: ClassVar[tuple[str, ...]] = ("delta",)
+    """All that a client's uploads hold in a round's exchanges; what is not named here cannot be clipped."""
+    counts: ClassVar[tuple[str, ...]] = ()
+    """Those of them that count something, and so are never negative."""
+    private: ClassVar[bool] = False
+    """Whether it promises differential privacy, which all that leaves a client must then keep."""
 
     server_lr: Positive = 1.0
 
@@ -77,6 +83,10 @@ class Backbone(Kind, kw_only=True):
 
     def broadcast(self, server: Record) -> Record:
         """The part of the server's state that clients need, and so travels."""
+        return server
+
+    def draw(self, server: Record, seed: int, round_: int) -> Record:  # noqa: ARG002
+        """Server state with this round's randomness, where the server needs any; it never travels."""
         return server
 
     def prepare(self, server: Record, local: Local) -> Record:  # noqa: ARG002
@@ -117,3 +127,7 @@ class Backbone(Kind, kw_only=True):
         """Next server state."""
         step = weighted_mean(uploads, "delta")
         return {"params": server["params"].add(step, alpha=self.server_lr)}
+
+    def report(self, rounds: int) -> dict[str, float]:  # noqa: ARG002
+        """What is known of it after so many rounds, as measures of the run."""
+        return {}

@@ -32,6 +32,8 @@ class FedNova(Backbone, tag="fednova"):
     the same number of steps it is FedAvg.
     """
 
+    sends: ClassVar[tuple[str, ...]] = ("delta", "steps")
+    counts: ClassVar[tuple[str, ...]] = ("steps",)
     reference: ClassVar[str] = (
         "Wang et al. (2020), Tackling the Objective Inconsistency Problem in Heterogeneous "
         "Federated Optimization"

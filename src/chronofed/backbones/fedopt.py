@@ -4,24 +4,13 @@ from typing import ClassVar, Literal
 
 import torch
 
-from chronofed.backbones.base import Backbone, Decay, Uploads, stacked
-from chronofed.backbones.fedavg import FedAvg
+from chronofed.backbones.base import Decay, Uploads
+from chronofed.backbones.wrapper import Wrapper, parts
 from chronofed.config import Positive
-from chronofed.local import Local
 from chronofed.types import Record, Vector
 
 
-class _Inner:
-    """A declaration that is the inner backbone's; asked of the class, that of the default one."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, wrapper: "FedOpt | None", owner: type) -> bool:
-        return bool(getattr(FedAvg if wrapper is None else wrapper.backbone, self._name))
-
-
-class _Cautious(Backbone, kw_only=True):
+class _Cautious(Wrapper, kw_only=True):
     """The one setting of another default; a class of its own, since a field given anew loses its place."""
 
     server_lr: Positive = 0.1
@@ -52,12 +41,8 @@ class FedOpt(_Cautious, tag="fedopt"):
             parameter moves in a round, of ``momentum`` a factor of the accumulated steps.
     """
 
-    stateful = _Inner()
-    prepares = _Inner()
-    fixed_data = _Inner()
     reference: ClassVar[str] = "Reddi et al. (2021), Adaptive Federated Optimization"
 
-    backbone: Backbone = FedAvg()
     optimiser: Literal["momentum", "adam", "yogi"] = "adam"
     beta1: Decay = 0.9
     beta2: Decay = 0.99
@@ -65,7 +50,7 @@ class FedOpt(_Cautious, tag="fedopt"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.backbone, FedOpt):
+        if any(isinstance(part, FedOpt) for part in parts(self.backbone)):
             msg = "FedOpt.backbone: a FedOpt in a FedOpt; one optimiser on the server is enough"
             raise ValueError(msg)
 
@@ -76,39 +61,10 @@ class FedOpt(_Cautious, tag="fedopt"):
             own["opt_v"] = torch.full_like(params, self.epsilon**2)
         return {**self.backbone.init_server(params, clients), **own}
 
-    def init_client(self, params: Vector) -> Record:
-        """As the inner backbone."""
-        return self.backbone.init_client(params)
-
     def broadcast(self, server: Record) -> Record:
         """As the inner backbone; the optimiser's state stays on the server."""
         inner = {name: tensor for name, tensor in server.items() if not name.startswith("opt_")}
         return self.backbone.broadcast(inner)
-
-    def prepare(self, server: Record, local: Local) -> Record:
-        """As the inner backbone."""
-        return self.backbone.prepare(server, local)
-
-    def begin(self, server: Record, uploads: Uploads) -> Record:
-        """As the inner backbone; the optimiser's state stays."""
-        return {**server, **self.backbone.begin(server, uploads)}
-
-    @stacked
-    def gradient(self, params: Vector, server: Record, local: Local) -> Vector:
-        """As the inner backbone."""
-        return self.backbone.gradient(params, server, local)
-
-    @stacked
-    def direction(self, grad: Vector, params: Vector, server: Record, client: Record) -> Vector:
-        """As the inner backbone."""
-        return self.backbone.direction(grad, params, server, client)
-
-    @stacked
-    def finish(
-        self, params: Vector, server: Record, client: Record, local: Local
-    ) -> tuple[Record, Record]:
-        """As the inner backbone."""
-        return self.backbone.finish(params, server, client, local)
 
     def aggregate(self, server: Record, uploads: Uploads) -> Record:
         """Let the inner backbone aggregate, and treat its step as a gradient."""

@@ -26,6 +26,7 @@ class Mime(Backbone, tag="mime"):
     """
 
     prepares: ClassVar[bool] = True
+    sends: ClassVar[tuple[str, ...]] = ("gradient", "delta")
     reference: ClassVar[str] = (
         "Karimireddy et al. (2020), Mime: Mimicking Centralized Stochastic Algorithms"
     )

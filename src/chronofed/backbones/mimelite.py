@@ -22,6 +22,7 @@ class MimeLite(Backbone, tag="mimelite"):
         beta: Weight of the momentum; 0 is FedAvg, 0.01 the paper's choice.
     """
 
+    sends: ClassVar[tuple[str, ...]] = ("delta", "gradient")
     reference: ClassVar[str] = (
         "Karimireddy et al. (2020), Mime: Mimicking Centralized Stochastic Algorithms"
     )

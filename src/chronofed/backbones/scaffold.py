@@ -31,6 +31,7 @@ class Scaffold(Backbone, tag="scaffold"):
 
     stateful: ClassVar[bool] = True
     fixed_data: ClassVar[bool] = True
+    sends: ClassVar[tuple[str, ...]] = ("delta", "control")
     reference: ClassVar[str] = (
         "Karimireddy et al. (2020), SCAFFOLD: Stochastic Controlled Averaging for Federated Learning"
     )

@@ -111,7 +111,7 @@ def _costs(family: str, cls: type[Any]) -> dict[str, Any] | None:
     """Measured costs of a part in a method that is plain otherwise; ``None`` if it must be configured."""
     if any(field.required for field in msgspec.structs.fields(cls)):
         return None
-    return asdict(costs(Method(**{family: cls()})))
+    return asdict(costs(Method(**{family: cls()}, average="clients")))  # as private ones need it
 
 
 def _needs(cls: type[Any], on_client: bool) -> str:

@@ -131,6 +131,7 @@ def parser() -> argparse.ArgumentParser:
     _add_looking(commands)
     _add_theory(commands)
     _add_quadratic(commands)
+    _add_privacy(commands)
     _add_timing(commands)
     _add_paper(commands)
     _add_flower(commands)
@@ -283,6 +284,35 @@ def _add_quadratic(commands: _Commands) -> None:
         "--lr-grid",
         metavar="GRID",
         help="learning rates as LOW:HIGH:COUNT or a list (default 0.01:0.4:40)",
+    )
+
+
+def _add_privacy(commands: _Commands) -> None:
+    privacy = commands.add("privacy", "show the privacy loss of rounds with noise", "json")
+    privacy.add_argument(
+        "--noise", type=float, required=True, metavar="Z", help="noise multiplier of the method"
+    )
+    privacy.add_argument("--rounds", type=int, required=True, metavar="T", help="rounds")
+    privacy.add_argument(
+        "--delta",
+        type=float,
+        default=1e-5,
+        metavar="D",
+        help="probability left over (default 1e-5)",
+    )
+    privacy.add_argument(
+        "--sampling",
+        type=float,
+        default=1.0,
+        metavar="Q",
+        help="probability with which each client takes part, by itself and unseen (default 1)",
+    )
+    privacy.add_argument(
+        "--releases",
+        type=int,
+        default=1,
+        metavar="K",
+        help="vectors that a client sends in a round: 2 for scaffold, mime, mimelite, fednova (default 1)",
     )
 
 

@@ -12,10 +12,11 @@ from typing import Self, TypeVar
 import torch
 
 from chronofed.backbones.base import works_stacked
+from chronofed.backbones.wrapper import parts
 from chronofed.clock import Clock
 from chronofed.engines.base import Job, usable_cores
 from chronofed.engines.memory import keep_freed_memory
-from chronofed.engines.stacked import Trainee, own, parts, train_together
+from chronofed.engines.stacked import Trainee, own, train_together
 from chronofed.errors import IncompatibleError
 from chronofed.local import Train
 from chronofed.protocol import Client, Locker, Method, Order, Result

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from chronofed.backbones import Backbone, FedOpt
+from chronofed.backbones import Backbone
 from chronofed.backbones.base import works_stacked
+from chronofed.backbones.wrapper import Wrapper, parts
 from chronofed.errors import IncompatibleError
 from chronofed.local import Local, descend
 from chronofed.protocol import Trained
@@ -39,11 +40,6 @@ class Trainee:
             )
         spans = past.quadratic and tuple((s.start, s.stop) for s in past.quadratic.spans)
         return spans, frozenset((name, tensor.shape) for name, tensor in self.state.items())
-
-
-def parts(backbone: Backbone) -> tuple[Backbone, ...]:
-    """A backbone, and the one inside if it is a wrapper."""
-    return (backbone, *parts(backbone.backbone)) if isinstance(backbone, FedOpt) else (backbone,)
 
 
 def train_together(
@@ -304,7 +300,7 @@ def own(record: Record, params: Vector) -> Record:
 
 def _follows_the_gradient(backbone: Backbone) -> bool:
     """Whether a local step is just the stochastic gradient."""
-    own = {Backbone.gradient, Backbone.direction, FedOpt.gradient, FedOpt.direction}
+    own = {Backbone.gradient, Backbone.direction, Wrapper.gradient, Wrapper.direction}
     return all({type(part).gradient, type(part).direction} <= own for part in parts(backbone))
 
 

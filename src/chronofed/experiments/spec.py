@@ -17,7 +17,7 @@ from chronofed.errors import SpecError
 from chronofed.experiments import toml
 from chronofed.experiments.reader import read, written
 from chronofed.local import Train
-from chronofed.loop import check
+from chronofed.loop import check, check_buffers
 from chronofed.metrics.evaluation import Evaluate
 from chronofed.protocol import Method
 from chronofed.scenarios import Scenario
@@ -122,7 +122,9 @@ class Experiment(Config):
             raise SpecError(msg)
         check(self.method, scenario, rounds)
         one = task.samples(np.zeros(1, dtype=np.int64))
-        self.method.memory.check(task.objective(), task.initial(self.seed)[0], one)
+        params, buffers = task.initial(self.seed)
+        check_buffers(self.method, buffers)
+        self.method.memory.check(task.objective(), params, one)
         return task, scenario, rounds
 
     def choose(self, task: Classification, scenario: Scenario) -> Choice:

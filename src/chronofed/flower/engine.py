@@ -46,11 +46,13 @@ class Mail(Protocol):
 class Judge(Protocol):
     """Decides what may be aggregated."""
 
-    def check(self, result: Result, order: Order) -> str | None:
+    def check(self, result: Result, order: Order, exchange: Exchange) -> str | None:
         """Why a result is refused, by itself; ``None`` if it is not."""
         ...
 
-    def outliers(self, results: Sequence[Result]) -> dict[int, str]:
+    def outliers(
+        self, results: Sequence[Result], order: Order, exchange: Exchange
+    ) -> dict[int, str]:
         """Why results are refused, beside the others, by client."""
         ...
 
@@ -60,6 +62,7 @@ class Errand:
     """One client's order in one exchange.
 
     Attributes:
+        exchange: Of which of a round's two exchanges.
         order: What it is to do.
         name: The order's name.
         letter: The letter.
@@ -70,6 +73,7 @@ class Errand:
         refused: Whether an answer came that is not to be used.
     """
 
+    exchange: Exchange
     order: Order
     name: str
     letter: Letter
@@ -142,7 +146,8 @@ class FlowerEngine:
         """There is nothing to end: nodes are not this engine's."""
 
     def _gather(self, exchange: Exchange, orders: Iterable[Order]) -> list[Result]:
-        errands = {o.client: Errand(o, *self._desk.write(o, exchange)) for o in orders}
+        desk = self._desk
+        errands = {o.client: Errand(exchange, o, *desk.write(o, exchange)) for o in orders}
         self._round = next((e.order.round for e in errands.values()), self._round)
         start = self.now()
         while True:
@@ -255,7 +260,7 @@ class FlowerEngine:
         except WireError as error:
             self._refuse(errand, str(error))
             return
-        reason = self.judge.check(result, errand.order)
+        reason = self.judge.check(result, errand.order, errand.exchange)
         if reason is not None:
             self._refuse(errand, reason)
         else:
@@ -326,7 +331,8 @@ class FlowerEngine:
     def _without_outliers(
         self, results: list[Result], errands: Mapping[int, Errand]
     ) -> list[Result]:
-        reasons = self.judge.outliers(results)
+        any_ = errands[results[0].client]
+        reasons = self.judge.outliers(results, any_.order, any_.exchange)
         for client, reason in reasons.items():
             errands[client].result = None
             self._refuse(errands[client], reason)

@@ -99,8 +99,9 @@ def conduct(
     run = _run_name(path / "flower.json")
 
     def hire(task: Classification, _: Clock) -> FlowerEngine:
-        method = fingerprint(load(directory.spec_path, data=data))
-        return FlowerEngine(task, mail, run, method, Screen(), settings, note)
+        known = load(directory.spec_path, data=data)
+        screen = Screen.on(task, known.method)
+        return FlowerEngine(task, mail, run, fingerprint(known), screen, settings, note)
 
     def say(line: str) -> None:
         note({"event": "note", "line": line})

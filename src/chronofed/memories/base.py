@@ -56,6 +56,8 @@ class Memory(Kind):
     """Who stores the keepsakes, and so who must come back."""
     reference: ClassVar[str] = ""
     """Where the method comes from."""
+    constants: ClassVar[tuple[str, ...]] = ()
+    """Entries of a record that follow from the model alone, and so are the same for every client."""
     pollutes: ClassVar[bool] = False
     """Whether what it replays is not real data, so that BatchNorm must be refreshed after training."""
 

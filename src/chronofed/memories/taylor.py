@@ -59,6 +59,7 @@ class Taylor(Memory, tag="taylor"):
     """
 
     home: ClassVar[Home] = "server"
+    constants: ClassVar[tuple[str, ...]] = ("spans", "strength")
     reference: ClassVar[str] = "Kirkpatrick et al. (2017), EWC; Guo et al., CFL-Regularization"
 
     curvature: Curvature = Hutchinson()

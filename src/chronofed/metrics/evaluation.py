@@ -109,6 +109,7 @@ class Evaluator:
             }
             measures |= self._on_seen(snapshot) | self._personal(snapshot, test)
             measures |= self.method.weights.report(snapshot.weights)
+            measures |= self.method.backbone.report(snapshot.round)
             if self.settings.past:
                 pick = (self.task, self.scenario, self.method.memory, self._objectives[0])
                 measures |= past_measures(*pick, snapshot, self.settings.past)

@@ -19,6 +19,7 @@ LAST = (
     "estimated_information_loss",
     "personal_accuracy",
     "client_accuracy",
+    "epsilon",
     "bytes_down",
     "bytes_up",
 )

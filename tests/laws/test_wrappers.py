@@ -1,0 +1,142 @@
+"""Clipped and Private around every backbone: what they must not change, and what must hold all the same."""
+
+import math
+
+import msgspec
+import pytest
+import torch
+from methods import BACKBONES, method, name
+from test_batched import check
+from test_every_method import ShuffledWorkers, same
+
+from chronofed import (
+    Classification,
+    Clipped,
+    CoreSet,
+    FedOpt,
+    Fresh,
+    Method,
+    MimeLite,
+    Private,
+    Scaffold,
+    Taylor,
+)
+from chronofed.backbones import Wrapper
+from chronofed.engines import ThreadEngine
+from chronofed.errors import IncompatibleError
+from chronofed.records.checkpoint import decode, encode
+from chronofed.tasks.models import Custom
+
+PLAIN = [b for b in BACKBONES if not isinstance(b, Wrapper)]
+INNER = [*PLAIN, FedOpt(Scaffold())]
+MEMORIES = [CoreSet(size=5), Taylor()]  # one on the client, one on the server
+
+
+def clipped(inner, bound=math.inf) -> Clipped:
+    return Clipped(inner, bound, {entry: bound for entry in inner.sends if entry != "delta"})
+
+
+def private(inner, bound=1.0, **others) -> Private:
+    bounds = {entry: 4 * bound for entry in inner.sends if entry != "delta"}
+    return Private(inner, bound, bounds, **others)
+
+
+@pytest.mark.parametrize("memory", MEMORIES, ids=name)
+@pytest.mark.parametrize("inner", INNER, ids=name)
+def test_without_a_bound_it_is_the_inner_backbone(inner, memory, train_for):
+    """Bit for bit, lockers and traffic included."""
+    assert same(train_for(method(clipped(inner), memory), 4), train_for(method(inner, memory), 4))
+
+
+@pytest.mark.parametrize("inner", INNER, ids=name)
+def test_a_bound_matters(inner, train_for):
+    loose, tight = (train_for(Method(clipped(inner, b)), 3).params for b in (math.inf, 0.05))
+    assert not torch.equal(loose, tight)
+
+
+def test_every_entry_has_a_bound_that_matters(train_for):
+    for inner in PLAIN:
+        free = train_for(Method(clipped(inner)), 3).params
+        for entry in set(inner.sends) - {"delta"}:
+            bounds = {e: math.inf for e in inner.sends if e != "delta"} | {entry: 0.01}
+            assert not torch.equal(
+                train_for(Method(Clipped(inner, math.inf, bounds)), 3).params, free
+            )
+
+
+@pytest.mark.parametrize("inner", INNER, ids=name)
+def test_private_without_noise_is_clipped(inner, train_for):
+    """Up to rounding: the mean is taken once more."""
+    silent = private(inner, 0.3, noise=0.0)
+    loud = Clipped(inner, 0.3, silent.bounds)
+    one, other = (
+        train_for(msgspec.structs.replace(method(b, CoreSet()), average="clients"), 4)
+        for b in (silent, loud)
+    )
+    assert one.server.keys() == other.server.keys()
+    torch.testing.assert_close(dict(one.server), dict(other.server), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("inner", INNER, ids=name)
+def test_private_runs_obey_the_laws(inner, train_for, task):
+    """Same seed, same bits; resumed or not; whoever answers first; and noise that follows the seed."""
+    chosen = method(private(inner, noise=0.05), CoreSet())
+    straight = train_for(chosen, 4)
+    assert same(straight, train_for(chosen, 4, start=decode(encode(train_for(chosen, 2)))))
+    assert same(straight, train_for(chosen, 4, engine=ShuffledWorkers(task)))
+    silent = method(private(inner, noise=0.0), CoreSet())
+    assert not torch.equal(straight.params, train_for(silent, 4).params)
+
+
+@pytest.mark.parametrize("inner", INNER, ids=name)
+def test_other_engines_agree(inner, train_for, task):
+    with ThreadEngine(task, 2) as threads:
+        for backbone in (clipped(inner, 0.2), private(inner, noise=0.05)):
+            chosen = method(backbone, CoreSet(size=5))
+            assert same(train_for(chosen, 3, engine=threads), train_for(chosen, 3))
+            check(chosen)  # batched
+
+
+@pytest.mark.parametrize("inner", INNER, ids=name)
+def test_the_seed_of_the_noise_neither_travels_nor_stays(inner, train_for, task):
+    class Spy(ThreadEngine):
+        def map(self, method, orders, plan):
+            orders = list(orders)
+            seen.update(*(order.server for order in orders))
+            yield from super().map(method, orders, plan)
+
+    seen: set[str] = set()
+    with Spy(task, 1) as spy:
+        last = train_for(method(private(inner), CoreSet()), 2, engine=spy)
+    assert "params" in seen
+    assert not any(entry.startswith("private") for entry in (*seen, *last.server))
+
+
+def test_noise_from_the_system_is_never_the_same(train_for):
+    chosen = method(private(Scaffold(), randomness="system"), CoreSet())
+    assert not torch.equal(train_for(chosen, 1).params, train_for(chosen, 1).params)
+
+
+def test_state_on_the_client_needs_returning_clients(train_for, data):
+    stateless = Fresh(clients=3, subsets=6, client_alpha=1.0).on(data, seed=0)
+    for wrap in (clipped, private):
+        with pytest.raises(IncompatibleError, match="keeps its state on the client"):
+            train_for(Method(wrap(Scaffold()), average="clients"), 1, scenario=stateless)
+        train_for(Method(wrap(MimeLite()), average="clients"), 1, scenario=stateless)
+
+
+def test_buffers_are_not_covered(train_for, data):
+    task = Classification(data, Custom("test_every_method:with_dropout"))
+    train_for(Method(clipped(MimeLite())), 1, task=task)
+    with pytest.raises(IncompatibleError, match=r"^model: its buffers .* are not covered"):
+        train_for(Method(private(MimeLite()), average="clients"), 1, task=task)
+
+
+@pytest.mark.parametrize("outer", [lambda b: b, lambda b: FedOpt(b)], ids=["bare", "FedOpt"])
+def test_what_private_does_not_cover_is_refused(outer):
+    backbone = outer(private(MimeLite()))
+    with pytest.raises(ValueError, match=r"^average: Private needs clients that count the same"):
+        Method(backbone)
+    with pytest.raises(ValueError, match=r"^memory: records of Taylor go to the server"):
+        Method(backbone, Taylor(), average="clients")
+    assert Method(backbone, CoreSet(), average="clients").backbone.private

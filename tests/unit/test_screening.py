@@ -1,0 +1,435 @@
+"""Honest replies of every method pass the screen; hostile ones are refused with a reason."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from chronofed import (
+    Adaptive,
+    Backbone,
+    Classification,
+    Clipped,
+    CoreSet,
+    Correlated,
+    FedAvg,
+    FedNova,
+    FedOpt,
+    FedProx,
+    Fixed,
+    Forget,
+    Linear,
+    Memory,
+    Merged,
+    Method,
+    Mime,
+    MimeLite,
+    Mlp,
+    Optimal,
+    Private,
+    Scaffold,
+    Taylor,
+    Train,
+    Uniform,
+    run,
+)
+from chronofed.engines import BatchedEngine, SerialEngine
+from chronofed.experiments.reader import alternatives
+from chronofed.memories import Keepsake
+from chronofed.screening import Screen, Screening
+from chronofed.tasks.models import Custom
+
+SHIPPED = "chronofed."
+BACKBONES = [c() for c in alternatives(Backbone).values() if c.__module__.startswith(SHIPPED)]
+MEMORIES = [c() for c in alternatives(Memory).values() if c.__module__.startswith(SHIPPED)]
+WEIGHTS = [
+    Merged(),
+    Uniform(),
+    Fixed(0.5),
+    Optimal(1.0, 0.1),
+    Correlated(1.0, 0.1, 0.5),
+    Adaptive(),
+]
+TRAIN = Train(lr=0.1, batch_size=16, steps=4)
+
+
+def name(part) -> str:
+    return type(part).__name__
+
+
+class Watched:
+    """An engine whose replies are screened; keeps the last orders and replies, and all complaints."""
+
+    def __init__(self, engine, screen):
+        self.engine, self.screen, self.complaints = engine, screen, []
+        self.lockers = engine.lockers
+
+    def prepare(self, method, orders, plan):
+        return self._screened("prepare", method, list(orders), plan)
+
+    def map(self, method, orders, plan):
+        return self._screened("train", method, list(orders), plan)
+
+    def _screened(self, exchange, method, orders, plan):
+        work = self.engine.prepare if exchange == "prepare" else self.engine.map
+        self.orders, self.results = {o.client: o for o in orders}, list(work(method, orders, plan))
+        for result in self.results:
+            self.complaints.append(self.screen.check(result, self.orders[result.client], exchange))
+        self.complaints += self.screen.outliers(self.results, orders[0], exchange).values()
+        return self.results
+
+
+def watched(method, scenario, task, rounds=3, engine=None, settings=None) -> Watched:
+    engine = Watched(engine or SerialEngine(task), Screen.on(task, method, settings))
+    for _ in run(method, scenario, task, rounds=rounds, train=TRAIN, engine=engine):
+        pass
+    return engine
+
+
+def passes(engine: Watched) -> bool:
+    assert len(engine.complaints) > 3
+    return set(engine.complaints) == {None}
+
+
+def combined(backbone, memory, weights) -> Method | None:
+    """A method, or nothing where a private backbone refuses the others."""
+    average = "clients" if backbone.private else "samples"
+    try:
+        return Method(backbone, memory, weights, average)
+    except ValueError:
+        return None
+
+
+@pytest.mark.parametrize("memory", MEMORIES, ids=name)
+@pytest.mark.parametrize("backbone", BACKBONES, ids=name)
+def test_honest_replies_of_every_method_pass(backbone, memory, scenario, task):
+    methods = [combined(backbone, memory, weights) for weights in WEIGHTS]
+    served = [method for method in methods if method is not None]
+    assert len(served) == len(WEIGHTS) or backbone.private
+    for method in served:
+        assert passes(watched(method, scenario, task, rounds=5))
+
+
+INNER = [FedOpt(Scaffold()), Clipped(MimeLite(), bounds={"gradient": 1.0}), FedOpt(Clipped())]
+
+
+@pytest.mark.parametrize("backbone", INNER, ids=str)
+def test_wrapped_backbones_pass(backbone, scenario, task):
+    assert passes(watched(Method(backbone, Taylor(layers={"*": 1.0})), scenario, task))
+
+
+def with_batch_norm(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(shape[0], 8), nn.BatchNorm1d(8), nn.Linear(8, classes))
+
+
+def double(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return Linear().build(shape, classes).double()
+
+
+@pytest.mark.parametrize("model", ["with_batch_norm", "double"])
+@pytest.mark.parametrize("memory", [Forget(), Taylor(layers={"*": 1.0})], ids=name)
+def test_other_models_pass(model, memory, scenario, data):
+    if model == "double":
+        train, test = (replace(s, x=s.x.double()) for s in (data.train, data.test))
+        data = replace(data, train=train, test=test)
+    task = Classification(data, Custom(f"{__name__}:{model}"))
+    assert passes(watched(Method(FedProx(), memory, Adaptive()), scenario, task))
+
+
+def test_batched_replies_pass(scenario, data):
+    task = Classification(data, Mlp((8,)))
+    with BatchedEngine(task, workers=1) as engine:
+        method = Method(Scaffold(), Taylor(layers={"*": 1.0}), Adaptive())
+        assert passes(watched(method, scenario, task, engine=engine))
+
+
+class Archive(CoreSet, tag=True):
+    """Samples on the server: how many depends on the client."""
+
+    home = "server"
+
+    def recall(self, kept: tuple[Keepsake, ...], weights, moment):
+        return Forget().recall(kept, weights, moment)
+
+
+def test_a_record_may_grow_with_the_samples(scenario, task):
+    engine = watched(Method(memory=Archive(size=1000)), scenario, task)
+    assert passes(engine)
+    assert {len(result.kept["y"]) for result in engine.results} == {50}  # neither 2 nor 3
+    flat = replace(engine.results[0], kept={**engine.results[0].kept, "y": torch.zeros(2, 2)})
+    complaint = engine.screen.check(flat, engine.orders[flat.client])
+    assert complaint == "kept.y: expected int64 of shape (any), got float32 of shape (2, 2)"
+
+
+# --- hostile replies
+
+FULL = Method(FedNova(), Taylor(layers={"*": 1.0}), Adaptive())
+
+
+@pytest.fixture(scope="module")
+def honest(scenario, task):
+    return watched(FULL, scenario, task)
+
+
+def changed(record, **entries):
+    return {**record, **entries}
+
+
+def without(record, entry):
+    return {k: v for k, v in record.items() if k != entry}
+
+
+def poisoned(tensor, value):
+    bad = tensor.clone()
+    bad[-1] = value
+    return bad
+
+
+NAN, INF = float("nan"), float("inf")
+HOSTILE = {
+    "another client": (lambda r: replace(r, client=9), "client 9 answers an order for client"),
+    "NaN": (
+        lambda r: replace(r, upload=changed(r.upload, delta=poisoned(r.upload["delta"], NAN))),
+        "upload.delta: has numbers that are not finite",
+    ),
+    "Inf": (
+        lambda r: replace(r, upload=changed(r.upload, delta=poisoned(r.upload["delta"], -INF))),
+        "upload.delta: has numbers that are not finite",
+    ),
+    "Inf steps": (
+        lambda r: replace(r, upload=changed(r.upload, steps=torch.tensor(INF).double())),
+        "upload.steps: has numbers that are not finite",
+    ),
+    "NaN in memory": (
+        lambda r: replace(r, kept=changed(r.kept, diagonal=poisoned(r.kept["diagonal"], NAN))),
+        "kept.diagonal: has numbers that are not finite",
+    ),
+    "NaN in a report": (
+        lambda r: replace(r, probe=changed(r.probe, gradient=poisoned(r.probe["gradient"], NAN))),
+        "probe.gradient: has numbers that are not finite",
+    ),
+    "wrong shape": (
+        lambda r: replace(r, upload=changed(r.upload, delta=r.upload["delta"][:-1])),
+        "upload.delta: expected float32 of shape (18), got float32 of shape (17)",
+    ),
+    "a matrix": (
+        lambda r: replace(r, upload=changed(r.upload, delta=r.upload["delta"][None])),
+        "upload.delta: expected float32 of shape (18), got float32 of shape (1, 18)",
+    ),
+    "wrong dtype": (
+        lambda r: replace(r, upload=changed(r.upload, delta=r.upload["delta"].double())),
+        "upload.delta: expected float32 of shape (18), got float64 of shape (18)",
+    ),
+    "sparse": (
+        lambda r: replace(r, upload=changed(r.upload, delta=r.upload["delta"].to_sparse())),
+        "upload.delta: not a dense tensor",
+    ),
+    "no tensor": (
+        lambda r: replace(r, upload=changed(r.upload, delta=[0.0] * 18)),
+        "upload.delta: not a dense tensor",
+    ),
+    "buffers from nowhere": (
+        lambda r: replace(r, buffers=torch.zeros(3)),
+        "buffers: expected float32 of shape (0), got float32 of shape (3)",
+    ),
+    "additional key": (
+        lambda r: replace(r, upload=changed(r.upload, more=torch.zeros(1))),
+        "'upload.more': not sent by this method; another method's reply?",
+    ),
+    "a key that would spoil the log": (
+        lambda r: replace(r, upload=changed(r.upload, **{"\n" + "x" * 500: torch.zeros(1)})),
+        r"'upload.\nxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx: not sent by this method; another method's reply?",
+    ),
+    "missing key": (
+        lambda r: replace(r, upload=without(r.upload, "steps")),
+        "upload.steps: missing; another method's reply?",
+    ),
+    "no record": (lambda r: replace(r, kept={}), "kept.linear: missing"),
+    "no report": (lambda r: replace(r, probe={}), "probe.gradient: missing"),
+    "a record about other parameters": (
+        lambda r: replace(r, kept=changed(r.kept, spans=r.kept["spans"] + 5)),
+        "kept.spans: not what follows from the model",
+    ),
+    "a record of other strength": (
+        lambda r: replace(r, kept=changed(r.kept, strength=2 * r.kept["strength"])),
+        "kept.strength: not what follows from the model",
+    ),
+    "negative steps": (
+        lambda r: replace(r, upload=changed(r.upload, steps=-r.upload["steps"])),
+        "upload.steps: negative, but it counts or measures something",
+    ),
+    "negative loss": (
+        lambda r: replace(r, probe=changed(r.probe, loss=torch.tensor(-1.0).double())),
+        "probe.loss: negative, but it counts or measures something",
+    ),
+    "negative size": (
+        lambda r: replace(r, size=-5),
+        "size: expected 1 to 10000000 samples, got -5",
+    ),
+    "no samples": (lambda r: replace(r, size=0), "size: expected 1 to 10000000 samples, got 0"),
+    "a billion samples": (lambda r: replace(r, size=10**9), "size: expected 1 to 10000000"),
+    "size is no number": (lambda r: replace(r, size=2.5), "size: expected 1 to 10000000"),
+    "size is True": (lambda r: replace(r, size=True), "samples, got True"),
+    "a key of nobody": (
+        lambda r: replace(r, key=-1),
+        "key: expected a whole number from 0, got -1",
+    ),
+    "beyond all bounds": (
+        lambda r: replace(r, upload=changed(r.upload, delta=1e9 * r.upload["delta"])),
+        "is above 1e+06 (max_norm)",
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", HOSTILE)
+def test_hostile_replies_are_refused_with_a_reason(attack, honest):
+    change, reason = HOSTILE[attack]
+    for result in honest.results:
+        order = honest.orders[result.client]
+        assert honest.screen.check(result, order) is None
+        complaint = honest.screen.check(change(result), order)
+        assert reason in complaint
+        assert "\n" not in complaint
+        assert len(complaint) < 150
+
+
+@pytest.mark.parametrize(
+    ("mine", "yours"),
+    list(itertools.permutations([FedAvg(), FedNova(), Scaffold(), MimeLite(), Mime()], 2)),
+    ids=name,
+)
+def test_another_methods_reply_is_refused(mine, yours, scenario, task):
+    """Unless it looks the same: an update, and nothing else."""
+    ours, theirs = (watched(Method(b), scenario, task, rounds=1) for b in (mine, yours))
+    complaints = {ours.screen.check(r, ours.orders[r.client]) for r in theirs.results}
+    if {name(mine), name(yours)} == {"FedAvg", "Mime"}:
+        assert complaints == {None}
+    else:
+        assert all("another method's reply?" in complaint for complaint in complaints)
+
+
+def test_another_memorys_reply_is_refused(scenario, task):
+    taylor, half = Taylor(layers={"*": 1.0}), Taylor(layers={"*.weight": 1.0})
+    ours, theirs = (watched(Method(memory=m), scenario, task, rounds=1) for m in (taylor, half))
+    for result in theirs.results:
+        complaint = ours.screen.check(result, ours.orders[result.client])
+        assert complaint.startswith("kept.linear: expected float32 of shape (18)")
+
+
+def test_an_answer_to_the_other_exchange_is_refused(scenario, task):
+    engine = watched(Method(Mime()), scenario, task, rounds=1)
+    result = engine.results[0]
+    complaint = engine.screen.check(result, engine.orders[result.client], "prepare")
+    assert complaint == "upload.gradient: missing; another method's reply?"
+
+
+# --- outliers
+
+
+def scaled(result, part, entry, factor):
+    record = getattr(result, part)
+    return replace(result, **{part: changed(record, **{entry: factor * record[entry]})})
+
+
+@pytest.mark.parametrize(
+    ("part", "entry", "setting"),
+    [
+        ("upload", "delta", "max_norm_factor 10"),
+        ("upload", "steps", "max_norm_factor 10"),
+        ("kept", "linear", "max_other_factor 100"),
+        ("kept", "diagonal", "max_other_factor 100"),
+        ("probe", "gradient", "max_other_factor 100"),
+    ],
+)
+def test_far_larger_replies_are_outliers(part, entry, setting, honest):
+    factor = 100 if part == "upload" else 10_000
+    first, *others = honest.results
+    hostile = scaled(first, part, entry, factor)
+    assert honest.screen.check(hostile, honest.orders[first.client]) is None
+    found = honest.screen.outliers([hostile, *others], honest.orders[first.client])
+    assert found.keys() == {first.client}
+    assert found[first.client].startswith(f"round 2: {part}.{entry}: norm ")
+    assert setting in found[first.client]
+    assert "\n" not in found[first.client]
+
+
+def fresh(honest, **settings) -> Screen:
+    return Screen(FULL, honest.screen.objective, honest.screen.sample, Screening(**settings))
+
+
+def test_a_cohort_is_measured_by_its_own_median(honest):
+    results = honest.results
+    order = honest.orders[results[0].client]
+    assert len(results) == 4
+    two = [scaled(r, "upload", "delta", 100) for r in results[:2]]
+    assert fresh(honest).outliers(results, order) == {}
+    assert fresh(honest).outliers([two[0], *results[1:]], order).keys() == {results[0].client}
+    # where many lie, the median does too: half of the cohort is too much without a history
+    assert fresh(honest).outliers([*two, *results[2:]], order) == {}
+
+
+def test_few_replies_are_measured_by_earlier_rounds(honest):
+    results = honest.results
+    order = honest.orders[results[0].client]
+    hostile = scaled(results[0], "upload", "delta", 100)
+    assert fresh(honest).outliers([hostile], order) == {}  # nothing to compare with
+    screen = fresh(honest)
+    assert screen.outliers(results[:2], order) == {}
+    assert screen.outliers([hostile], order).keys() == {hostile.client}
+    assert screen.outliers([results[0]], order) == {}
+
+
+def test_what_was_refused_is_not_remembered(honest):
+    screen, order = fresh(honest), honest.orders[honest.results[0].client]
+    screen.outliers(honest.results, order)
+    before = screen.remembered()
+    hostile = scaled(honest.results[0], "upload", "delta", 100)
+    assert screen.outliers([hostile], order)
+    assert {k: v.tolist() for k, v in screen.remembered().items()} == {
+        k: v.tolist() for k, v in before.items()
+    }
+
+
+def test_a_history_survives_a_restart_and_ends(honest):
+    order = honest.orders[honest.results[0].client]
+    screen, again = fresh(honest, history=5), fresh(honest, history=5)
+    for _ in range(3):
+        screen.outliers(honest.results, order)
+    again.recall(screen.remembered())
+    assert {len(v) for v in again.remembered().values()} == {5}
+    hostile = scaled(honest.results[0], "upload", "delta", 100)
+    assert again.outliers([hostile], order) == screen.outliers([hostile], order) != {}
+
+
+def test_settings_decide(honest):
+    order = honest.orders[honest.results[0].client]
+    hostile = [scaled(honest.results[0], "upload", "delta", 100), *honest.results[1:]]
+    assert fresh(honest, max_norm_factor=1e4).outliers(hostile, order) == {}
+    assert "(max_norm)" in fresh(honest, max_norm=1e-6).check(honest.results[0], order)
+    assert "1 to 3 samples" in fresh(honest, max_size=3).check(honest.results[0], order)
+    with pytest.raises(ValueError, match="max_norm_factor"):
+        Screening(max_norm_factor=1.0)
+
+
+def test_a_rehearsal_leaves_everything_as_it_was(honest):
+    order = honest.orders[honest.results[0].client]
+    before = {name: tensor.clone() for name, tensor in order.server.items()}
+    state = torch.get_rng_state()
+    assert fresh(honest).check(honest.results[0], order) is None
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.testing.assert_close(dict(order.server), before, rtol=0, atol=0)
+
+
+def test_the_sample_need_not_be_real(honest, task):
+    """A server without data makes one up."""
+    sample = replace(honest.screen.sample, x=torch.zeros(1, 5), y=torch.zeros(1, dtype=torch.int64))
+    screen = Screen(FULL, task.objective(), sample)
+    for result in honest.results:
+        assert screen.check(result, honest.orders[result.client]) is None
+
+
+def test_private_replies_pass(scenario, task):
+    private = Private(Scaffold(), bounds={"control": 1.0}, noise=0.1)
+    assert passes(watched(Method(private, CoreSet(), average="clients"), scenario, task))
