@@ -102,27 +102,19 @@ def rounds_done(run: Path) -> int:
 
 
 class Trial:
-    """One run of an app on a federation of its own."""
+    """One run of an app on a federation."""
 
-    def __init__(self, folder: Path, experiment: Experiment, client: str = "", **settings):
-        self.run = folder / "run"
-        self.app = folder / "app"
-        self.federation = Federation(folder / "flower", database=settings.pop("database", False))
+    def __init__(self, folder: Path, federation: Federation, experiment: Experiment, **settings):
+        self.federation = federation
+        self.run, self.app, self.marks = (folder / name for name in ("run", "app", "marks"))
         settings = {"muster": 120.0, "deadline": 240.0, **settings}
         new_app(self.app, experiment.resolved(), self.run, **settings)
-        if client:
-            (self.app / "client_app.py").write_text(client)
+        self.marks.mkdir()
 
-    def __enter__(self) -> "Trial":
-        self.federation.__enter__()
-        return self
-
-    def __exit__(self, *error) -> None:
-        self.federation.__exit__(*error)
-
-    def nodes(self, *clients: int, **config: str) -> None:
-        for client in clients:
-            self.federation.start_node(client, **config)
+    def program(self, side: str, text: str) -> None:
+        """Replace the app's client or server; ``MARKS`` in it is a folder to leave marks in."""
+        text = text.replace("MARKS", f"Path({str(self.marks)!r})")
+        (self.app / f"{side}_app.py").write_text(text)
 
     def submit(self):
         return self.federation.submit(self.app)
@@ -130,22 +122,8 @@ class Trial:
     def finish(self, seconds: float = 400.0) -> None:
         wait(lambda: RunDirectory(self.run).summary() is not None, seconds, "the end of the run")
 
-    @property
-    def logs(self) -> Path:
-        return self.federation.processes.logs
-
-
-@pytest.fixture
-def trial(tmp_path):
-    opened = []
-
-    def build(*args, **settings) -> Trial:
-        opened.append(Trial(tmp_path, *args, **settings).__enter__())
-        return opened[-1]
-
-    yield build
-    for each in opened:
-        each.__exit__(None, None, None)
+    def events(self, kind: str) -> list[dict]:
+        return [event for event in events(self.run) if event["event"] == kind]
 
 
 @pytest.fixture(scope="session")

@@ -8,11 +8,12 @@ import itertools
 import json
 
 import pytest
-from conftest import Trial, differences, kinds, rounds_done, small, wait
 
 from chronofed import Backbone, Memory, Method, Optimal
 from chronofed.experiments.reader import alternatives
+from chronofed.flower.local import Federation
 from chronofed.records import RunDirectory
+from conftest import Trial, differences, kinds, rounds_done, small, wait
 
 PAIRS = {
     f"{b}-{m}": Method(backbone(), memory(), Optimal(drift=1.0, loss=0.5))
@@ -54,15 +55,17 @@ def main(grid, context):
 def runs(tmp_path_factory):
     """The directories of all pairs' runs on Flower."""
     folder = tmp_path_factory.mktemp("equality")
-    trial = Trial(folder, small())
-    (trial.app / "server_app.py").write_text(SERVER)
+    federation = Federation(folder / "flower")
+    trial = Trial(folder, federation, small())
+    trial.program("server", SERVER)
     (trial.app / "specs").mkdir()
     for name, method in PAIRS.items():
         (trial.app / "specs" / f"{name}.toml").write_text(small(method).resolved())
     project = trial.app / "pyproject.toml"
     project.write_text(project.read_text().replace('"spec.toml"', json.dumps("specs/*.toml")))
-    with trial:
-        trial.nodes(0, 1, 2)
+    with federation:
+        for client in range(3):
+            federation.start_node(client)
         process = trial.submit()
         wait(lambda: process.poll() is not None, 1700.0, "the end of all runs")
     return trial.run

@@ -56,7 +56,9 @@ class PostOffice:
             self.sent.append((node, question.name))
             answer, delay = self.answer(node, letter), 0.0
             if self.tamper is not None and question.ask != "hello":
-                answer, delay = self.tamper(question, answer, lambda n=node, x=letter: self.answer(n, x))
+                answer, delay = self.tamper(
+                    question, answer, lambda n=node, x=letter: self.answer(n, x)
+                )
             if answer is not None:
                 self.waiting[number] = (self.time.now + delay, answer)
         return numbers

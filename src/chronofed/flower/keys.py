@@ -101,7 +101,7 @@ def _certificate(
 def _signed(builder: "x509.CertificateBuilder", key: "ec.EllipticCurvePrivateKey") -> bytes:
     from cryptography.hazmat.primitives import hashes, serialization
 
-    return builder.sign(key, hashes.SHA384()).public_bytes(serialization.Encoding.PEM)
+    return bytes(builder.sign(key, hashes.SHA384()).public_bytes(serialization.Encoding.PEM))
 
 
 def _name(host: str) -> "x509.GeneralName":

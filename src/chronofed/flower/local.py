@@ -6,12 +6,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from chronofed.errors import ChronofedError, RunError
 from chronofed.flower import warm
 from chronofed.flower.app import new_app
+from chronofed.flower.keys import CA, CERTIFICATE, KEY
 from chronofed.flower.processes import (
     LOOPBACK,
     Processes,
@@ -28,7 +30,7 @@ default = "local"
 
 [superlink.local]
 address = "{address}"
-insecure = true
+{security}
 """
 
 
@@ -37,12 +39,16 @@ class Federation:
 
     Attributes:
         folder: Where everything is: Flower's home, logs, and what the clients keep.
+        database: Whether the SuperLink keeps its state on disk, so that nodes find it again when it comes back.
+        keys: Folder that :func:`~chronofed.flower.keys.make_keys` wrote: encrypt everything, and let nobody in
+            without a key. By default neither, for nothing leaves this machine.
         port: Where the SuperLink listens.
         processes: Flower's programs.
     """
 
-    def __init__(self, folder: Path, database: bool = False) -> None:
+    def __init__(self, folder: Path, database: bool = False, keys: Path | None = None) -> None:
         self.folder = folder.resolve()
+        self.keys = keys
         self.port = free_port()
         programs, self._warm = warm.prepare(self.folder)
         variables = surroundings(self.folder / "home", programs)
@@ -58,7 +64,11 @@ class Federation:
         program("flower-superlink")
         home = self.folder / "home"
         home.mkdir(parents=True, exist_ok=True)
-        (home / "config.toml").write_text(CONNECTION.format(address=self.address))
+        security = "insecure = true"
+        if self.keys is not None:
+            security = f"root-certificates = {json.dumps(str(self.keys / CA))}"
+        connection = CONNECTION.format(address=self.address, security=security)
+        (home / "config.toml").write_text(connection)
         try:
             here = [sys.executable, "-m", "chronofed.flower.warm", str(self._warm)]
             self.processes.start("warm", *here)
@@ -74,14 +84,38 @@ class Federation:
 
     def start_link(self) -> None:
         """Start the SuperLink, and wait until it listens."""
-        command = ["flower-superlink", "--insecure", "--host", LOOPBACK, "--port", str(self.port)]
-        command += ["--disable-runtime-dependency-installation"]
+        command = ["flower-superlink", "--host", LOOPBACK, "--port", str(self.port)]
+        command += ["--disable-runtime-dependency-installation", *self._link_security()]
         if self._database is not None:
             command += ["--database", str(self._database)]
         self.processes.start("superlink", *command)
         wait_for_port(self.port, self.processes)
 
-    def start_node(self, client: int, data: Path | None = None, **config: str) -> None:
+    def register(self, public: Path) -> None:
+        """Let a SuperNode in that has the private key to this public one."""
+        process = self.processes.start(
+            "register", "flwr", "supernode", "register", str(public), "local"
+        )
+        if process.wait() != 0:
+            raise ChronofedError(f"{public}: {self.processes.last_words('register')}")
+        self.processes.stop("register")
+
+    def _link_security(self) -> list[str]:
+        if self.keys is None:
+            return ["--insecure"]
+        files = {"ca-certfile": CA, "certfile": CERTIFICATE, "keyfile": KEY}
+        options = [(f"--ssl-{name}", str(self.keys / file)) for name, file in files.items()]
+        return ["--enable-supernode-auth", *chain.from_iterable(options)]
+
+    def _node_security(self, key: Path | None) -> list[str]:
+        if self.keys is None:
+            return ["--insecure"]
+        own = [] if key is None else ["--auth-supernode-private-key", str(key)]
+        return ["--root-certificates", str(self.keys / CA), *own]
+
+    def start_node(
+        self, client: int, data: Path | None = None, key: Path | None = None, **config: str
+    ) -> None:
         """Start a SuperNode that says which client it is."""
         settings = {"state": str(self.folder / "clients"), **config}
         if data is not None:
@@ -89,7 +123,7 @@ class Federation:
         table = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
         self.processes.start(
             f"node-{client}",
-            *("flower-supernode", "--insecure", "--superlink", self.address),
+            *("flower-supernode", *self._node_security(key), "--superlink", self.address),
             *("--host", LOOPBACK, "--port", str(free_port())),
             *("--node-config", f"client={client} {table}"),
         )
