@@ -35,7 +35,7 @@ from chronofed.flower.server import conduct
 from chronofed.flower.settings import Federation
 
 app = ServerApp()
-SETTINGS = Federation(quorum=3, deadline=1500.0, muster=600.0, poll=1.0)
+SETTINGS = Federation(quorum=3, deadline=1500.0, muster=600.0, poll=4.0)
 
 
 @app.main()

@@ -1,4 +1,4 @@
-"""What goes wrong on real machines, with real processes: the run completes, nothing is lost or counted twice."""
+"""What goes wrong on real machines, with real processes: nothing is lost or counted twice."""
 
 import os
 import signal

@@ -285,7 +285,7 @@ def test_clients_join_in_mid_run_and_come_back_under_another_number(world, train
     stations = there.office.stations
     stations[900] = replace(stations[102], client=3)
     stations[901] = stations.pop(101)
-    there.office.time.now += 2.0
+    there.office.time.now += 5.0
     train_for(Method(), 2, start=first, engine=there.engine)
     train_for(Method(), 3, start=first, engine=there.engine)
     assert {e["client"]: e["node"] for e in there.events if "node" in e} == {

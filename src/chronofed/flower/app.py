@@ -47,9 +47,9 @@ app = {side}_app(__file__)
 README = """\
 # {name}
 
-A Flower app made by `chronofed flower new`. `spec.toml` says what is learned and how; server and clients get it
-with the app. `[tool.flwr.app.config]` in `pyproject.toml` has the run's directory on the server's machine (`run`,
-an absolute path), and how clients are waited for (`quorum`, `deadline`, ...).
+A Flower app made by `chronofed flower new`. `spec.toml` says what is learned and how; server and clients get
+it with the app. `[tool.flwr.app.config]` in `pyproject.toml` has the run's directory on the server's machine
+(`run`, an absolute path), and how clients are waited for (`quorum`, `deadline`, ...).
 
 - Try it on this machine: `chronofed flower local --clients 3 spec.toml`
 - Keys and certificates: `chronofed flower keys keys --clients 3`

@@ -11,20 +11,18 @@ What belongs to the node is set where the node is started, with ``--node-config`
 
 from collections.abc import Mapping
 from pathlib import Path
-
-from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
+from typing import Any
 
 from chronofed.errors import SpecError
 from chronofed.experiments.spec import Experiment, load
-from chronofed.flower.grid import from_content, to_content
+from chronofed.flower.grid import flower, from_content, to_content
 from chronofed.flower.station import Share, Station
 from chronofed.flower.wire import fingerprint
 
 Settings = Mapping[str, bool | int | float | str]
 
 
-def client_app(beside: str | Path) -> ClientApp:
+def client_app(beside: str | Path) -> Any:  # noqa: ANN401
     """The ClientApp of an app's folder.
 
     Args:
@@ -34,11 +32,12 @@ def client_app(beside: str | Path) -> ClientApp:
         What ``[tool.flwr.app.components]`` names.
     """
     folder = Path(beside).resolve().parent
-    app = ClientApp()
+    app = flower("flwr.clientapp").ClientApp()
 
-    def answer(message: Message, context: Context) -> Message:
+    def answer(message: Any, context: Any) -> Any:  # noqa: ANN401
         station = station_of(context.node_config, context.run_config, folder)
-        return Message(to_content(station.answer(from_content(message.content))), reply_to=message)
+        content = to_content(station.answer(from_content(message.content)))
+        return flower("flwr.app").Message(content, reply_to=message)
 
     app.query()(answer)
     app.train()(answer)

@@ -20,7 +20,7 @@ from chronofed.protocol import Locker, Method, Order, Result
 from chronofed.scenarios.base import Plan
 from chronofed.types import Task
 
-ROLL_CALL = 1.0  # seconds between two looks at who is there
+ROLL_CALL = 3.0  # seconds between two looks at who is there, from the second round on
 PAUSE = 5.0  # seconds before clients that all failed are asked again
 GREETINGS = 3  # how often a node is asked who it is
 
@@ -171,7 +171,7 @@ class FlowerEngine:
 
     def _call_roll(self) -> None:
         """Ask nodes that are new who they are; no longer count on those that are gone."""
-        if self.now() - self._called < ROLL_CALL:
+        if self.now() - self._called < (ROLL_CALL if self._mustered else self.settings.poll):
             return
         self._called = self.now()
         online = self.mail.nodes()

@@ -1,11 +1,11 @@
 """Letters as Flower's messages."""
 
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from threading import RLock
+from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.serverapp import Grid
-
+from chronofed.errors import MissingExtraError
 from chronofed.flower.wire import Letter, WireError
 
 HEADER, BODY = "chronofed.header", "chronofed.body"
@@ -13,28 +13,42 @@ KIND = "chronofed.safetensors"
 """What Flower is told that the array is; it never looks inside."""
 
 
-def to_content(letter: Letter) -> RecordDict:
+def flower(module: str) -> Any:  # noqa: ANN401 - Flower's types are not there without Flower
+    """One of Flower's modules, imported when it is needed.
+
+    Raises:
+        MissingExtraError: If Flower is not installed.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingExtraError("flwr", "flower", "running on Flower") from error
+
+
+def to_content(letter: Letter) -> Any:  # noqa: ANN401
     """A letter as the content of a message: one record of text, one array of bytes."""
-    content = RecordDict({HEADER: ConfigRecord({"json": letter.header})})
+    flwr = flower("flwr.app")
+    content = flwr.RecordDict({HEADER: flwr.ConfigRecord({"json": letter.header})})
     if letter.body:
-        array = Array(dtype="uint8", shape=(len(letter.body),), stype=KIND, data=letter.body)
-        content[BODY] = ArrayRecord({"tensors": array})
+        array = flwr.Array(dtype="uint8", shape=(len(letter.body),), stype=KIND, data=letter.body)
+        content[BODY] = flwr.ArrayRecord({"tensors": array})
     return content
 
 
-def from_content(content: RecordDict) -> Letter:
+def from_content(content: Any) -> Letter:  # noqa: ANN401
     """The letter in a message.
 
     Raises:
         WireError: If there is none.
     """
+    flwr = flower("flwr.app")
     header, body = content.get(HEADER), content.get(BODY)
-    if not isinstance(header, ConfigRecord) or not isinstance(header.get("json"), str):
+    if not isinstance(header, flwr.ConfigRecord) or not isinstance(header.get("json"), str):
         raise WireError("the message has no header of chronofed's")
     text = str(header["json"])
     if body is None:
         return Letter(text)
-    if not isinstance(body, ArrayRecord) or list(body) != ["tensors"]:
+    if not isinstance(body, flwr.ArrayRecord) or list(body) != ["tensors"]:
         raise WireError("the message has a body that is not chronofed's")
     return Letter(text, body["tensors"].data)
 
@@ -44,10 +58,9 @@ class GridMail:
 
     Attributes:
         grid: Flower's.
-        kinds: Kind of message for questions without and with a body.
     """
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: Any) -> None:  # noqa: ANN401
         self.grid = grid
         self._lock = RLock()  # several runs may share a grid, which does not say that they may
 
@@ -58,8 +71,9 @@ class GridMail:
 
     def send(self, letters: Sequence[tuple[int, Letter]], seconds: float) -> list[str | None]:
         """Send letters to nodes."""
+        message = flower("flwr.app").Message
         messages = [
-            Message(to_content(letter), node, "train" if letter.body else "query", ttl=seconds)
+            message(to_content(letter), node, "train" if letter.body else "query", ttl=seconds)
             for node, letter in letters
         ]
         if not messages:
@@ -79,7 +93,7 @@ class GridMail:
             return [_answer(message) for message in self.grid.pull_messages(wanted)]
 
 
-def _answer(message: Message) -> tuple[str, Letter | str]:
+def _answer(message: Any) -> tuple[str, Letter | str]:  # noqa: ANN401
     number = message.metadata.reply_to_message_id
     if message.has_error():
         return number, f"Flower's error {message.error.code}: {message.error.reason}"

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from flwr.app import Context
-from flwr.serverapp import Grid, ServerApp
 
 from chronofed.clock import Clock
 from chronofed.errors import ChronofedError, SpecError
@@ -23,7 +21,7 @@ from chronofed.experiments.reader import read
 from chronofed.experiments.spec import Checkpoint, Experiment, load
 from chronofed.flower.client import Settings
 from chronofed.flower.engine import FlowerEngine, Mail
-from chronofed.flower.grid import GridMail
+from chronofed.flower.grid import GridMail, flower
 from chronofed.flower.settings import Federation
 from chronofed.flower.wire import fingerprint
 from chronofed.records import RunDirectory
@@ -34,7 +32,7 @@ from chronofed.tasks.classification import Classification
 OWN = ("spec", "run", "data")  # settings of an app that are not the federation's
 
 
-def server_app(beside: str | Path) -> ServerApp:
+def server_app(beside: str | Path) -> Any:  # noqa: ANN401
     """The ServerApp of an app's folder.
 
     Args:
@@ -44,9 +42,9 @@ def server_app(beside: str | Path) -> ServerApp:
         What ``[tool.flwr.app.components]`` names.
     """
     folder = Path(beside).resolve().parent
-    app = ServerApp()
+    app = flower("flwr.serverapp").ServerApp()
 
-    def main(grid: Grid, context: Context) -> None:
+    def main(grid: Any, context: Any) -> None:  # noqa: ANN401
         settings = context.run_config
         data = Path(str(settings["data"])).expanduser() if settings.get("data") else None
         experiment = load(folder / str(settings.get("spec", "spec.toml")), data=data)

@@ -2,9 +2,9 @@
 
 Flower starts a process for every message: its program ``flwr-clientapp``, found on the path. Here another
 program of that name is found first. It hands its arguments to a process that has imported everything once;
-that one forks, and the fork runs Flower's own ``flwr-clientapp`` as if it had been started the usual way. Flower
-notices nothing, every message still has a process of its own, and nothing is kept from one to the next. Where
-the process that forks is gone, Flower's program is started the usual way.
+that one forks, and the fork runs Flower's own ``flwr-clientapp`` as if it had been started the usual way.
+Flower notices nothing, every message still has a process of its own, and nothing is kept from one to the next.
+Where the process that forks is gone, Flower's program is started the usual way.
 """
 
 import json
@@ -21,7 +21,10 @@ from pathlib import Path
 from chronofed.errors import MissingExtraError
 
 PROGRAMS = ("flwr-clientapp", "flwr-serverapp")
-ADVANCE = ("chronofed.flower.client", "chronofed.flower.server")  # and with them torch
+ADVANCE = (
+    *("chronofed.flower.client", "chronofed.flower.server"),  # and with them torch
+    *("flwr.app", "flwr.clientapp", "flwr.serverapp"),
+)
 LONGEST = 1 << 16  # bytes of a command line
 
 LAUNCHER = """\
