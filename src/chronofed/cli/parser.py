@@ -171,8 +171,25 @@ def _add_looking(commands: _Commands) -> None:
     data.add_argument("action", choices=("list", "get", "where"), help="what to do")
     data.add_argument("name", nargs="?", help="a data set (for get and where)")
 
+    _add_client(commands)
     commands.add("methods", "list backbones, memories and weights, and what they need", "json")
     commands.add("doctor", "show versions, threads and the data found", "data", "json")
+
+
+def _add_client(commands: _Commands) -> None:
+    client = commands.add("client", "inspect what a client keeps, or forget some of it", "json")
+    client.add_argument("action", choices=("inspect", "forget"), help="what to do")
+    client.add_argument("vault", type=Path, metavar="VAULT", help="the client's file")
+    client.add_argument(
+        "--before", metavar="DATE", help="forget data from before, e.g. 2026-01-31 (UTC)"
+    )
+    client.add_argument(
+        "--rows", nargs="+", metavar="ID", help="forget rows, by their names in the id column"
+    )
+    client.add_argument(
+        "--keys", nargs="+", type=int, metavar="KEY", help="forget data sets, as inspect names them"
+    )
+    client.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def _add_timing(commands: _Commands) -> None:

@@ -14,7 +14,7 @@ from chronofed.sources import Held, moment, row_id, stamp
 from chronofed.types import Record
 from chronofed.vault import blobs
 from chronofed.vault.about import Inspection, Removed, counts, inspection
-from chronofed.vault.file import connect, create, damaged, explained, locked, seal
+from chronofed.vault.file import connect, create, damaged, explained, locked, replace, seal
 from chronofed.vault.shelf import Shelf
 
 
@@ -101,9 +101,7 @@ class Vault:
         """
         present = stamp(now())
         with self._transaction() as file:
-            values = [order, present, blobs.digest(reply), reply]
-            file.execute("DELETE FROM answer")  # first, so that its place is used again
-            file.execute("INSERT INTO answer VALUES (1, ?, ?, ?, ?)", values)
+            replace(file, "answer", order, present, blobs.digest(reply), reply)
             if locker is not None:
                 self._keep_state(locker.state)
                 shelf = Shelf(file)
@@ -209,8 +207,7 @@ class Vault:
         content = blobs.encode(state)
         digest = blobs.digest(content)
         if self._file.execute("SELECT digest FROM state").fetchone() != (digest,):
-            self._file.execute("DELETE FROM state")
-            self._file.execute("INSERT INTO state VALUES (1, ?, ?)", [digest, content])
+            replace(self._file, "state", digest, content)
 
     def _content(self, record: Record) -> tuple[bytes, bytes | None]:
         """A record's digest, and its bytes unless it was read from here."""
