@@ -89,7 +89,7 @@ def world(task, scenario, tmp_path):
     """A server and four clients, of which ``clients`` are there from the beginning."""
 
     def build(method, *, tamper=None, clients=(0, 1, 2, 3), supply=None, **settings) -> World:
-        def share(experiment, order):
+        def share(experiment, order, vault):
             visit = scenario.at(order.round).visits[order.client]
             return Data(task.samples(visit.indices), visit.key, task.objective())
 
@@ -169,7 +169,7 @@ def test_a_client_that_always_fails_is_skipped(world, train_for):
 
 
 def test_an_exception_in_a_client_is_a_failure_with_its_reason(world, train_for):
-    def supply(experiment, order):
+    def supply(experiment, order, vault):
         raise ZeroDivisionError("no data today")
 
     there = world(Method(), supply=supply, patience=20.0)

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from chronofed.deletion import apply_deletions, without
 from chronofed.engines.base import one_thread
 from chronofed.errors import ChronofedError, DataError
@@ -11,6 +13,9 @@ from chronofed.experiments.spec import Experiment
 from chronofed.flower import wire
 from chronofed.flower.wire import Letter, Question, WireError
 from chronofed.protocol import Client, Locker, Order
+from chronofed.sources import Held, Source
+from chronofed.tasks.classification import Classification
+from chronofed.tasks.dataset import Dataset
 from chronofed.types import Objective, Samples
 from chronofed.vault import Vault
 
@@ -23,14 +28,16 @@ class Data:
         samples: The present samples.
         key: Which of its data sets they are.
         objective: The model.
+        held: The same with time stamps, where the client has some.
     """
 
     samples: Samples
     key: int
     objective: Objective
+    held: Held | None = None
 
 
-Supply = Callable[[Experiment, Order], Data]
+Supply = Callable[[Experiment, Order, Vault], Data]
 """Where a client's data of a round come from."""
 
 
@@ -44,8 +51,9 @@ class Share:
 
     folder: Path | None = None
 
-    def __call__(self, experiment: Experiment, order: Order) -> Data:
+    def __call__(self, experiment: Experiment, order: Order, vault: Vault) -> Data:
         """What this client holds in this round."""
+        del vault  # a simulation's data are forgotten by the specification's deletions
         task, scenario, _ = experiment.build(self.folder)
         plan = without(scenario.at(order.round), experiment.deletions)
         visit = plan.visits.get(order.client)
@@ -53,6 +61,28 @@ class Share:
             msg = f"client {order.client} has no data in round {order.round} of this scenario"
             raise DataError(msg)
         return Data(task.samples(visit.indices), visit.key, task.objective())
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """The client's own data as they are now; rows that it was told to forget are never used again.
+
+    Attributes:
+        source: Where they are.
+    """
+
+    source: Source
+
+    def __call__(self, experiment: Experiment, order: Order, vault: Vault) -> Data:
+        """What is current in this round."""
+        held = self.source.now(order.round).without(vault.forgotten, vault.horizon)
+        if not len(held):
+            why = "; ".join(held.notes) or "nothing is current"
+            raise DataError(f"client {order.client} has no data in round {order.round}: {why}")
+        nothing = held.samples[torch.zeros(0, dtype=torch.int64)]
+        dataset = Dataset("own", held.samples, nothing, self.source.classes)
+        task = Classification(dataset, experiment.model, device=experiment.device)
+        return Data(held.samples, vault.alias(held.key), task.objective(), held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +138,19 @@ class Station:
             done = vault.reply(question.name)
             if done is not None:
                 return Letter.unpack(done)
-            client = self._client(experiment, order, vault.locker())
+            data = self.supply(experiment, order, vault)
+            client = _client(experiment, order, vault.locker(), data)
             if question.ask == "prepare":
                 return wire.write_reply(question, client.prepare())
             result, locker = client.serve()
             reply = wire.write_reply(question, result)
-            vault.commit(
-                question.name, reply.pack(), locker if experiment.method.stateful else None
-            )
+            kept = locker if experiment.method.stateful else None
+            vault.commit(question.name, reply.pack(), kept, data.held)
             return reply
 
-    def _client(self, experiment: Experiment, order: Order, locker: Locker | None) -> Client:
-        data = self.supply(experiment, order)
-        lockers = {} if locker is None else {order.client: locker}
-        apply_deletions(lockers, [d for d in experiment.deletions if d.round <= order.round])
-        kept = lockers.get(order.client)
-        return Client(experiment.method, order, kept, data.objective, data.samples, data.key)
+
+def _client(experiment: Experiment, order: Order, locker: Locker | None, data: Data) -> Client:
+    lockers = {} if locker is None else {order.client: locker}
+    apply_deletions(lockers, [d for d in experiment.deletions if d.round <= order.round])
+    kept = lockers.get(order.client)
+    return Client(experiment.method, order, kept, data.objective, data.samples, data.key)
