@@ -187,11 +187,10 @@ def test_a_server_app_killed_and_started_again_ends_with_the_same_bits(
 ):
     trial = Trial(tmp_path, federation, small())
     trial.program("server", SERVER)
-    process = trial.submit()
+    trial.submit()
     wait(lambda: rounds_done(trial.run) >= 2, what="round 2")
     os.kill(int((trial.marks / "server-0").read_text()), signal.SIGKILL)
     wait(lambda: RunDirectory(trial.run).state == "stopped", what="the server's end")
-    process.kill()
     trial.submit()
     trial.finish()
     assert differences(trial.run, undisturbed(small())) == []

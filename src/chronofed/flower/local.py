@@ -129,7 +129,8 @@ class Federation:
         )
 
     def submit(self, app: Path, config: str = "") -> "subprocess.Popen[bytes]":
-        """Start an app; the process lasts as long as the run does."""
+        """Start an app; the process lasts as long as the run does, or until the next one is started."""
+        self.processes.stop("run")
         more = ["--run-config", config] if config else []
         return self.processes.start("run", "flwr", "run", str(app), "local", "--stream", *more)
 
