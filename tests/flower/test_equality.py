@@ -9,7 +9,8 @@ import json
 
 import pytest
 
-from chronofed import Backbone, Memory, Method, Optimal
+from chronofed import Backbone, CoreSet, Memory, Method, Optimal
+from chronofed.backbones.wrapper import Wrapper
 from chronofed.experiments.reader import alternatives
 from chronofed.flower.local import Federation
 from chronofed.records import RunDirectory
@@ -20,7 +21,7 @@ PAIRS = {
     for (b, backbone), (m, memory) in itertools.product(
         alternatives(Backbone).items(), alternatives(Memory).items()
     )
-    if backbone.__module__.startswith("chronofed.") and memory.__module__.startswith("chronofed.")
+    if not issubclass(backbone, Wrapper) or memory is CoreSet  # which change no memory's part
 }
 
 SERVER = """
