@@ -91,6 +91,31 @@ def test_a_server_killed_at_any_answer_ends_with_the_same_bits(fatal, office, tm
     assert conduct(office, tmp_path / "run")["rounds"] == 3  # finished: nothing is done again
 
 
+def test_a_run_cannot_change_between_one_machine_and_many(office, tmp_path):
+    """What its clients keep would be left behind."""
+
+    def tamper(question, answer, again):
+        if question.round == 2:
+            raise Crash
+        return answer, 0.0
+
+    office.tamper = tamper
+    with pytest.raises(Crash):
+        conduct(office, tmp_path / "there")
+    with pytest.raises(RunError, match=r"its clients are on Flower.* flwr run"):
+        runner.proceed(server.RunDirectory.open(tmp_path / "there"))
+
+    def stop(progress):
+        if progress.round == 2:
+            raise Crash
+
+    directory = runner.start(EXPERIMENT, tmp_path / "here")
+    with pytest.raises(Crash):
+        runner.proceed(directory, watch=stop, change=server.every_round)
+    with pytest.raises(RunError, match=r"begun on this machine.* chronofed resume"):
+        conduct(office, tmp_path / "here")
+
+
 def test_every_round_is_saved_before_the_next_begins(office, tmp_path):
     saved = []
 

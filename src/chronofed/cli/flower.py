@@ -7,6 +7,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
+from chronofed.cli.main import INTERRUPTED
 from chronofed.cli.output import emit, emit_json, note, width
 from chronofed.cli.progress import progress
 from chronofed.cli.run import default_name
@@ -60,9 +61,14 @@ def _local(options: Namespace) -> int:
             last = history[-1] if history else None
             move(runner.Progress(last["round"] if last else 0, rounds, last))
 
-        summary = run_locally(
-            experiment.resolved(), path, range(options.clients), options.data, watch, **waiting
-        )
+        clients = range(options.clients)
+        try:
+            summary = run_locally(
+                experiment.resolved(), path, clients, options.data, watch, **waiting
+            )
+        except KeyboardInterrupt:
+            note(f"interrupted; the same command with -o {path} continues")
+            return INTERRUPTED
     if options.json:
         emit_json({"run": str(path), **summary})
     else:

@@ -11,7 +11,7 @@ from typing import Any, cast
 from chronofed.clock import Clock
 from chronofed.engines.base import LocalEngine
 from chronofed.engines.lockers import LockerStore
-from chronofed.errors import StorageError
+from chronofed.errors import RunError, StorageError
 from chronofed.experiments.environment import environment
 from chronofed.experiments.spec import Experiment, load, with_path
 from chronofed.loop import Snapshot, run
@@ -66,7 +66,7 @@ def proceed(
         The run's summary.
 
     Raises:
-        RunError: If another process works on it.
+        RunError: If another process works on it, or it was begun elsewhere.
         StorageError: If something cannot be written; the run can be continued later.
     """
     experiment = change(load(directory.spec_path, data=data))
@@ -74,12 +74,27 @@ def proceed(
         summary = directory.summary()
         if summary is not None:
             return summary
+        if directory.elsewhere != (hire is not None) and load_latest(directory.checkpoints)[0]:
+            raise RunError(_misplaced(directory))
         remove_leftovers(directory.path)
         try:
             return _work(directory, experiment, data, watch, say, hire)
         except StorageError as error:
             msg = f"{error}, then continue with: chronofed resume {directory.path}"
             raise StorageError(msg) from error
+
+
+def _misplaced(directory: RunDirectory) -> str:
+    """What clients keep is on their machines, or in the checkpoint: a run cannot change from one to the other."""
+    if directory.elsewhere:
+        return (
+            f"{directory.path}: its clients are on Flower, and so is what they keep; continue it "
+            "the way it was started: chronofed flower local ..., or flwr run ..."
+        )
+    return (
+        f"{directory.path}: was begun on this machine, and holds what its clients keep; continue it "
+        f"with: chronofed resume {directory.path}"
+    )
 
 
 def _work(

@@ -94,7 +94,7 @@ def conduct(
     else:
         directory = runner.start(experiment, path, data)
     note = _noter(path / "events.jsonl")
-    run = _run_name(path / "flower.json")
+    run = _run_name(directory)
 
     def hire(task: Classification, _: Clock) -> FlowerEngine:
         known = load(directory.spec_path, data=data)
@@ -130,8 +130,10 @@ def _noter(path: Path) -> Callable[[Mapping[str, Any]], None]:
     return note
 
 
-def _run_name(path: Path) -> str:
-    """The name under which clients keep their memory of this run: made once."""
-    if not path.exists():
+def _run_name(directory: RunDirectory) -> str:
+    """The name under which clients keep their memory of this run: made once, before the first round."""
+    path = directory.path / "flower.json"
+    begun = any(directory.checkpoints.glob("*.safetensors"))
+    if not path.exists() and not begun:
         write_atomic(path, json.dumps({"run": secrets.token_hex(8)}).encode())
-    return str(json.loads(path.read_bytes())["run"])
+    return str(json.loads(path.read_bytes())["run"]) if path.exists() else ""
