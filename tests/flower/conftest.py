@@ -13,7 +13,7 @@ import torch
 from chronofed import CoreSet, Experiment, Linear, Method, Scaffold, Subsets, Train
 from chronofed.experiments import runner
 from chronofed.flower.app import new_app
-from chronofed.flower.local import Federation
+from chronofed.flower.local import LocalFederation
 from chronofed.metrics.evaluation import Evaluate
 from chronofed.records import RunDirectory
 from chronofed.records.checkpoint import load_latest
@@ -104,7 +104,9 @@ def rounds_done(run: Path) -> int:
 class Trial:
     """One run of an app on a federation."""
 
-    def __init__(self, folder: Path, federation: Federation, experiment: Experiment, **settings):
+    def __init__(
+        self, folder: Path, federation: LocalFederation, experiment: Experiment, **settings
+    ):
         self.federation = federation
         self.run, self.app, self.marks = (folder / name for name in ("run", "app", "marks"))
         settings = {"muster": 120.0, "deadline": 240.0, **settings}

@@ -12,7 +12,7 @@ import pytest
 from chronofed import Backbone, CoreSet, Memory, Method, Optimal
 from chronofed.backbones.wrapper import Wrapper
 from chronofed.experiments.reader import alternatives
-from chronofed.flower.local import Federation
+from chronofed.flower.local import LocalFederation
 from chronofed.records import RunDirectory
 from conftest import Trial, differences, kinds, rounds_done, small, wait
 
@@ -56,7 +56,7 @@ def main(grid, context):
 def runs(tmp_path_factory):
     """The directories of all pairs' runs on Flower."""
     folder = tmp_path_factory.mktemp("equality")
-    federation = Federation(folder / "flower")
+    federation = LocalFederation(folder / "flower")
     trial = Trial(folder, federation, small())
     trial.program("server", SERVER)
     (trial.app / "specs").mkdir()

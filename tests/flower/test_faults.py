@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chronofed.flower.keys import make_keys
-from chronofed.flower.local import Federation
+from chronofed.flower.local import LocalFederation
 from chronofed.records import RunDirectory
 from conftest import Trial, differences, kinds, rounds_done, small, wait
 
@@ -69,7 +69,7 @@ def client(before: str = "pass", after: str = "pass") -> str:
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory):
     """Three nodes that serve several tests, one run after the other."""
-    with Federation(tmp_path_factory.mktemp("federation") / "flower") as federation:
+    with LocalFederation(tmp_path_factory.mktemp("federation") / "flower") as federation:
         for number in range(3):
             federation.start_node(number)
         yield federation
@@ -200,7 +200,7 @@ def test_a_server_app_killed_and_started_again_ends_with_the_same_bits(
 
 
 def test_a_client_joins_in_mid_run(tmp_path):
-    with Federation(tmp_path / "flower") as federation:
+    with LocalFederation(tmp_path / "flower") as federation:
         trial = Trial(tmp_path, federation, small(rounds=8), muster=1.0, quorum=2)
         for number in range(2):
             federation.start_node(number)
@@ -216,7 +216,7 @@ def test_a_client_joins_in_mid_run(tmp_path):
 
 
 def test_a_superlink_killed_and_restarted_loses_nothing(tmp_path, undisturbed):
-    with Federation(tmp_path / "flower", database=True) as federation:
+    with LocalFederation(tmp_path / "flower", database=True) as federation:
         trial = Trial(tmp_path, federation, small())
         for number in range(3):
             federation.start_node(number)
@@ -236,7 +236,7 @@ def test_a_node_without_a_known_key_is_refused(tmp_path, undisturbed):
     keys, stranger = tmp_path / "keys", tmp_path / "stranger"
     make_keys(keys, 3, ["localhost", "127.0.0.1"])
     make_keys(stranger, 1, ["localhost"])
-    with Federation(tmp_path / "flower", keys=keys) as federation:
+    with LocalFederation(tmp_path / "flower", keys=keys) as federation:
         for number in range(2):
             federation.register(keys / f"client-{number}.pub")
             federation.start_node(number, key=keys / f"client-{number}")
@@ -251,7 +251,7 @@ def test_a_node_without_a_known_key_is_refused(tmp_path, undisturbed):
 
 
 def test_nothing_is_left_running(tmp_path):
-    with Federation(tmp_path / "flower") as federation:
+    with LocalFederation(tmp_path / "flower") as federation:
         federation.start_node(0)
         wait(lambda: "SuperNode ID" in (federation.processes.logs / "node-0.log").read_text())
     left = [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(federation.port) in _text(p)]

@@ -116,6 +116,13 @@ def test_a_run_cannot_change_between_one_machine_and_many(office, tmp_path):
         conduct(office, tmp_path / "here")
 
 
+def test_a_directory_is_for_one_method(office, tmp_path):
+    conduct(office, tmp_path / "run")
+    other = msgspec.structs.replace(EXPERIMENT, method=Method())
+    with pytest.raises(RunError, match="another method or model"):
+        server.conduct(other, tmp_path / "run", office, Federation())
+
+
 def test_every_round_is_saved_before_the_next_begins(office, tmp_path):
     saved = []
 

@@ -159,6 +159,28 @@ def test_a_program_that_ends_by_itself_is_told_with_its_last_words(started):
         wait_for_port(free_port(), started)
 
 
+WATCHED = """
+import sys, time
+from chronofed.flower.processes import end_with_flower
+
+sys.argv = ["flwr-serverapp", "--parent-pid", sys.argv[1]]
+end_with_flower(grace=0.0)
+print("watching", flush=True)
+time.sleep(99)
+"""
+
+
+def test_an_app_ends_with_what_started_it_even_if_it_hangs(started):
+    parent = started.start("parent", *python("import time; time.sleep(99)"))
+    app = started.start("app", sys.executable, "-c", WATCHED, str(parent.pid))
+    while started.last_words("app") != "watching":
+        started.check()
+        time.sleep(0.05)
+    assert app.poll() is None
+    started.kill("parent")
+    assert app.wait(60) == 1
+
+
 def test_a_port_is_waited_for(started):
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))

@@ -85,7 +85,7 @@ def proceed(
 
 
 def _misplaced(directory: RunDirectory) -> str:
-    """What clients keep is on their machines, or in the checkpoint: a run cannot change from one to the other."""
+    """What clients keep is on their machines or in the checkpoint: a run cannot change between them."""
     if directory.elsewhere:
         return (
             f"{directory.path}: its clients are on Flower, and so is what they keep; continue it "

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from chronofed.errors import ChronofedError, RunError
-from chronofed.flower import warm
 from chronofed.flower.app import new_app
 from chronofed.flower.keys import CA, CERTIFICATE, KEY
 from chronofed.flower.processes import (
@@ -22,6 +21,7 @@ from chronofed.flower.processes import (
     surroundings,
     wait_for_port,
 )
+from chronofed.flower.warm import prepare
 from chronofed.records import RunDirectory
 
 CONNECTION = """\
@@ -34,7 +34,7 @@ address = "{address}"
 """
 
 
-class Federation:
+class LocalFederation:
     """A SuperLink and SuperNodes, ready to run apps; use it as a ``with`` block.
 
     Attributes:
@@ -42,16 +42,20 @@ class Federation:
         database: Whether the SuperLink keeps its state on disk, so that nodes find it again when it comes back.
         keys: Folder that :func:`~chronofed.flower.keys.make_keys` wrote: encrypt everything, and let nobody in
             without a key. By default neither, for nothing leaves this machine.
+        warm: Whether app processes are forked (:mod:`~chronofed.flower.warm`), or started the usual way.
         port: Where the SuperLink listens.
         processes: Flower's programs.
     """
 
-    def __init__(self, folder: Path, database: bool = False, keys: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, database: bool = False, keys: Path | None = None, warm: bool = True
+    ) -> None:
         self.folder = folder.resolve()
         self.keys = keys
+        self.warm = warm
         self.port = free_port()
-        programs, self._warm = warm.prepare(self.folder)
-        variables = surroundings(self.folder / "home", programs)
+        programs, self._warm = prepare(self.folder)
+        variables = surroundings(self.folder / "home", *([programs] if warm else []))
         self.processes = Processes(self.folder / "logs", variables)
         self._database = self.folder / "superlink.db" if database else None
 
@@ -60,7 +64,7 @@ class Federation:
         """Where the SuperLink listens."""
         return f"{LOOPBACK}:{self.port}"
 
-    def __enter__(self) -> "Federation":
+    def __enter__(self) -> "LocalFederation":
         program("flower-superlink")
         home = self.folder / "home"
         home.mkdir(parents=True, exist_ok=True)
@@ -70,9 +74,13 @@ class Federation:
         connection = CONNECTION.format(address=self.address, security=security)
         (home / "config.toml").write_text(connection)
         try:
-            here = [sys.executable, "-m", "chronofed.flower.warm", str(self._warm)]
-            self.processes.start("warm", *here)
+            if self.warm:
+                here = [sys.executable, "-m", "chronofed.flower.warm", str(self._warm)]
+                self.processes.start("warm", *here)
             self.start_link()
+            while self.warm and not self._warm.exists():
+                self.processes.check()
+                time.sleep(0.1)
         except BaseException:
             self.__exit__()
             raise
@@ -163,7 +171,7 @@ def run_locally(
     folder = run / "flower"
     app = folder / f"app-{time.time_ns()}"
     new_app(app, spec, run, **settings)
-    with Federation(folder) as federation:
+    with LocalFederation(folder) as federation:
         for client in clients:
             federation.start_node(client, data)
         config = "" if data is None else f"data={json.dumps(str(data.resolve()))}"
@@ -179,7 +187,7 @@ def run_locally(
         return summary
 
 
-def _failure(directory: RunDirectory, federation: Federation) -> ChronofedError:
+def _failure(directory: RunDirectory, federation: LocalFederation) -> ChronofedError:
     """Why a run has stopped: as the server says, or as Flower does."""
     events = directory.path / "events.jsonl"
     lines = events.read_text().splitlines() if events.exists() else []

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 from chronofed.errors import ChronofedError, MissingExtraError
 
@@ -141,6 +142,34 @@ def wait_for_port(port: int, processes: Processes) -> None:
             return
         time.sleep(0.2)
     raise ChronofedError(f"nobody listens on port {port} after {START:.0f} s; see {processes.logs}")
+
+
+def end_with_flower(grace: float = 5.0) -> None:
+    """From now on this app process ends soon after the one of Flower's that started it.
+
+    Flower asks it to end, but the process of a server then waits for ever to deliver its last lines to a
+    SuperLink that is gone. What matters is on disk by then.
+    """
+    place = sys.argv.index("--parent-pid") + 1 if "--parent-pid" in sys.argv else 0
+    parent = int(sys.argv[place]) if place else os.getppid()
+
+    def watch() -> None:
+        while _exists(parent):
+            time.sleep(0.5)
+        time.sleep(grace)
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
+
+
+def _exists(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _found(command: str) -> str:

@@ -15,13 +15,14 @@ from typing import Any
 import msgspec
 
 from chronofed.clock import Clock
-from chronofed.errors import ChronofedError, SpecError
+from chronofed.errors import ChronofedError, RunError, SpecError
 from chronofed.experiments import runner
 from chronofed.experiments.reader import read
 from chronofed.experiments.spec import Checkpoint, Experiment, load
 from chronofed.flower.client import Settings
 from chronofed.flower.engine import FlowerEngine, Mail
 from chronofed.flower.grid import GridMail, flower
+from chronofed.flower.processes import end_with_flower
 from chronofed.flower.settings import Federation
 from chronofed.flower.wire import fingerprint
 from chronofed.records import RunDirectory
@@ -45,6 +46,7 @@ def server_app(beside: str | Path) -> Any:  # noqa: ANN401
     app = flower("flwr.serverapp").ServerApp()
 
     def main(grid: Any, context: Any) -> None:  # noqa: ANN401
+        end_with_flower()
         settings = context.run_config
         data = Path(str(settings["data"])).expanduser() if settings.get("data") else None
         experiment = load(folder / str(settings.get("spec", "spec.toml")), data=data)
@@ -88,11 +90,11 @@ def conduct(
 
     Returns:
         The run's summary.
+
+    Raises:
+        RunError: If the directory holds a run of another method, or too few clients answer.
     """
-    if (path / "spec.toml").exists():
-        directory = RunDirectory.open(path)
-    else:
-        directory = runner.start(experiment, path, data)
+    directory = _directory(experiment, path, data)
     note = _noter(path / "events.jsonl")
     run = _run_name(directory)
 
@@ -112,6 +114,15 @@ def conduct(
         raise
     note({"event": "finished"})
     return summary
+
+
+def _directory(experiment: Experiment, path: Path, data: Path | None) -> RunDirectory:
+    if not (path / "spec.toml").exists():
+        return runner.start(experiment, path, data)
+    directory = RunDirectory.open(path)
+    if fingerprint(load(directory.spec_path, data=data)) != fingerprint(experiment):
+        raise RunError(f"{path} holds a run of another method or model; choose another directory")
+    return directory
 
 
 def every_round(experiment: Experiment) -> Experiment:
