@@ -4,8 +4,8 @@
 
 One SuperLink and three SuperNodes on loopback serve both, in turns (ABAB), so that a busy machine is busy for
 both. The plain app is what one would write with Flower alone: its FedAvg strategy, the model as one flat array,
-a client that loads its data and trains. Both start their app processes by forking (``chronofed flower warm``); with
-``--cold`` both start them the usual way. Prints the median seconds of a round of each and their ratio.
+a client that loads its data and trains. Both start their app processes by forking (``chronofed flower warm``);
+with ``--cold`` both start them the usual way. Prints the median seconds of a round of each and their ratio.
 """
 
 import argparse
