@@ -30,6 +30,7 @@ from chronofed.config import Config, Kind, is_alternative, kind_of
 from chronofed.experiments import toml
 from chronofed.experiments.reader import alternatives
 from chronofed.experiments.spec import Experiment
+from chronofed.sources import Source
 
 Settings = type[Config]
 
@@ -60,12 +61,13 @@ class Section:
 
 @cache
 def sections() -> tuple[Section, ...]:
-    """All places of a specification, in the order of an experiment's fields.
+    """All places of a specification, in the order of an experiment's fields, then those of a client's own file.
 
     Settings that can stand in several places, or inside themselves, are listed where they are nearest
     to the top.
     """
-    found = {frozenset([Experiment]): Section("", (Experiment,))}
+    roots = (Section("", (Experiment,)), Section("source", shipped(Source)))
+    found = {frozenset(root.choices): root for root in roots}
     ahead = deque(found.values())
     while ahead:
         section = ahead.popleft()
@@ -81,7 +83,14 @@ def sections() -> tuple[Section, ...]:
 def _rank(place: str) -> list[int]:
     """Places in the order of the fields of an experiment."""
     settings, rank = [Experiment], []
-    for name in filter(None, place.split(".")):
+    names = list(filter(None, place.split(".")))
+    if names[:1] == ["source"]:
+        settings, rank, names = (
+            list(shipped(Source)),
+            [len(Experiment.__struct_fields__)],
+            names[1:],
+        )
+    for name in names:
         owner = next(cls for cls in settings if name in cls.__struct_fields__)
         rank.append(owner.__struct_fields__.index(name))
         settings = list(_choices(_hints(owner)[name]))

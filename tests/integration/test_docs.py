@@ -27,6 +27,9 @@ from chronofed.cli import main
 from chronofed.cli.parser import parser
 from chronofed.config import Config, Count, is_alternative
 from chronofed.experiments.reader import read
+from chronofed.memories import Keepsake
+from chronofed.protocol import Locker
+from chronofed.vault import Vault
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -290,6 +293,11 @@ def test_json_keys_are_documented(tmp_path, monkeypatch, capsys):
     found.update(*json.loads(capsys.readouterr().out))
     main(["data", "list", "--json"])
     found |= keys(json.loads(capsys.readouterr().out))
+    with Vault(Path("client.vault")) as vault:
+        vault.commit("order", b"", Locker({}, (Keepsake(0, 0, 0, 0, {}),)))
+    for command in ("client inspect client.vault", "client forget client.vault --keys 0 --yes"):
+        assert main([*command.split(), "--json"]) == 0
+        found |= keys(json.loads(capsys.readouterr().out))
     for line in Path("one/metrics.jsonl").read_text(encoding="utf-8").splitlines():
         found |= keys(json.loads(line))
     page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")

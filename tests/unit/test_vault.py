@@ -212,6 +212,30 @@ def test_a_second_user_gets_one_line_and_inspect_works_meanwhile(path):
         pass
 
 
+def commit_often(path, ready, done):
+    with Vault(path) as vault:
+        number = 0
+        while not done.is_set():
+            kept = keepsake(number, mark=f"round {number}", rows=range(number % 7 + 1))
+            vault.commit(f"{number % 7 + 1}", b"r" * (number % 7 + 1), locker(kept))
+            number += 1
+            if number > 2:
+                ready.set()
+
+
+def test_whoever_looks_during_commits_sees_one_of_them(path):
+    context = multiprocessing.get_context("fork")
+    ready, done = context.Event(), context.Event()
+    process = context.Process(target=commit_often, args=(path, ready, done))
+    process.start()
+    assert ready.wait(60)
+    seen = [inspect(path) for _ in range(40)]
+    done.set()
+    process.join()
+    assert all(int(each.order) == each.reply_bytes == each.samples for each in seen)
+    assert len({each.order for each in seen}) > 1
+
+
 def hold(path, ready, done):
     with Vault(path):
         ready.set()
@@ -482,6 +506,16 @@ def test_the_bytes_of_a_single_sample_are_gone(path):
         assert b"DELETE-ME" not in on_disk(path)
         assert b"KEEP-ME" in on_disk(path)
     assert b"DELETE-ME" not in on_disk(path)
+
+
+def test_what_a_killed_process_left_in_its_journal_is_gone(path):
+    with Vault(path) as vault:
+        vault.commit("a", b"r", secret_locker())
+    path.with_name("client.vault-journal").write_bytes(bytes(512) + b"SECRET-ONE" * 99)
+    with Vault(path) as vault:
+        assert len(vault.locker().kept) == 3
+        vault.forget(keys=[70])
+        assert b"SECRET-ONE" not in on_disk(path)
 
 
 def test_rows_have_names(path):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -95,14 +96,12 @@ class Source(Kind, kw_only=True):
             DataError: If they cannot be read, or do not fit what was agreed.
         """
         instant = stamp(datetime.now(UTC) if at is None else at)
-        tables = [
-            table for table in self.tables() if table.held
-        ]  # a header may be yet to be written
+        tables = [table for table in self.tables() if table.held]  # a header may be yet to come
         notes: list[str] = []
-        rows = self._known(tables, instant, notes)
-        times = rows.times if self.time else np.zeros(len(rows.times), "datetime64[us]")
-        current = self.current.pick(times, Present(round, np.datetime64(instant, "us")))
-        return self._held(tables, rows.only(current), tuple(notes))
+        own = msgspec.structs.replace(self, features=self._features(tables))
+        rows = own._known(tables, instant, notes)
+        present = Present(round, np.datetime64(instant, "us"))
+        return own._held(tables, rows.only(self.current.pick(rows.times, present)), tuple(notes))
 
     def _known(self, tables: Sequence[Columns], instant: int, notes: list[str]) -> "_Rows":
         """All rows that have a target and a time that is not in the future, in time order."""
@@ -119,7 +118,7 @@ class Source(Kind, kw_only=True):
 
     def _part(self, number: int, table: Columns) -> tuple["_Rows", NDArray[np.bool_]]:
         keys = [key for key in (self.target, self.time, self.id) if key]
-        count = table.rows([*keys, *(feature.name for feature in self._features(table))])
+        count = table.rows([*keys, *(feature.name for feature in self.features)])
         times = np.full(count, 0, "datetime64[us]")
         if self.time:
             times = _dates(table, self.time)
@@ -137,7 +136,7 @@ class Source(Kind, kw_only=True):
             return Held(empty, None, np.zeros(0, np.int64), notes)
         shapes = {(part[0].shape[1:], part[0].dtype) for part in parts}
         if len(shapes) > 1:
-            raise DataError(f"{self.path}: files with different features; list them as features")
+            raise DataError(f"{self.path}: arrays of different shapes or types in its files")
         # Back from table by table to the order of time.
         order = np.argsort(np.argsort(rows.table, kind="stable"), kind="stable")
         x, y, names = (np.concatenate(columns)[order] for columns in zip(*parts, strict=True))
@@ -161,7 +160,7 @@ class Source(Kind, kw_only=True):
 
     def _decoded(self, table: Columns, place: Numbers) -> tuple[NDArray[Any], Numbers, Numbers]:
         """Features, classes and names of some rows."""
-        blocks = [_encoded(table, feature, place) for feature in self._features(table)]
+        blocks = [_encoded(table, feature, place) for feature in self.features]
         if len(blocks) > 1 and any(block.ndim > 2 for block in blocks):
             raise DataError(f"{table.path}: an array of several axes can only be the one feature")
         x = blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=-1)
@@ -177,15 +176,24 @@ class Source(Kind, kw_only=True):
             raise table.refusal(self.id, first, "empty, where the name of the row is expected")
         return np.fromiter(map(row_id, names.tolist()), np.int64, len(names))
 
-    def _features(self, table: Columns) -> tuple[Feature, ...]:
-        if self.features:
+    def _features(self, tables: Sequence[Columns]) -> tuple[Feature, ...]:
+        """Those that were set, else all columns of the first table, which all others must have, too."""
+        if self.features or not tables:
             return self.features
-        if table.path.suffix.lower() == ".npz" and "x" in table.held:
-            return (Feature("x"),)
-        names = [name for name in table.held if name not in (self.target, self.time, self.id)]
+        first, *others = tables
+        names = self._free(first)
         if not names:
-            raise DataError(f"{table.path}: no columns to predict {self.target!r} from")
+            raise DataError(f"{first.path}: no columns to predict {self.target!r} from")
+        for other in others:
+            if set(self._free(other)) != set(names):
+                complaint = f"not the same columns as {first.path.name}"
+                raise DataError(f"{other.path}: {complaint}; list those to use as features")
         return tuple(map(Feature, names))
+
+    def _free(self, table: Columns) -> list[str]:
+        if table.path.suffix.lower() == ".npz" and "x" in table.held:
+            return ["x"]
+        return [name for name in table.held if name not in (self.target, self.time, self.id)]
 
 
 @dataclass(frozen=True, slots=True)

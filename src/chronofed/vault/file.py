@@ -80,7 +80,8 @@ def connect(path: Path) -> sqlite3.Connection:
     with explained(path):
         file = _connected(path)
         try:
-            _check(path, file)
+            with unchanged(file):
+                _check(path, file)
         except BaseException:
             file.close()
             raise
@@ -154,6 +155,17 @@ def _sum(file: sqlite3.Connection) -> bytes:
         for row in file.execute(query):
             total.update(repr(row).encode())
     return total.digest()
+
+
+@contextmanager
+def unchanged(file: sqlite3.Connection) -> Iterator[None]:
+    """Several queries that see the same: a writer waits until they are done."""
+    file.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if file.in_transaction:  # SQLite may have ended it after an error
+            file.execute("ROLLBACK")
 
 
 @contextmanager

@@ -14,7 +14,16 @@ from chronofed.sources import Held, moment, row_id, stamp
 from chronofed.types import Record
 from chronofed.vault import blobs
 from chronofed.vault.about import Inspection, Removed, counts, inspection
-from chronofed.vault.file import connect, create, damaged, explained, locked, replace, seal
+from chronofed.vault.file import (
+    connect,
+    create,
+    damaged,
+    explained,
+    locked,
+    replace,
+    seal,
+    unchanged,
+)
 from chronofed.vault.shelf import Shelf
 
 
@@ -59,10 +68,10 @@ class Vault:
                 create(self.path)
             self._connection = connect(self.path)
             stack.callback(self._connection.close)
+            if self.max_age is not None:
+                with self._transaction() as file:
+                    Shelf(file).drop_before(stamp(now() - self.max_age))
             self._open = stack.pop_all()
-        if self.max_age is not None:
-            with self._transaction() as file:
-                Shelf(file).drop_before(stamp(now() - self.max_age))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -242,7 +251,7 @@ def inspect(path: Path) -> Inspection:
     """
     file = connect(path)
     try:
-        with explained(path):
+        with explained(path), unchanged(file):
             return inspection(path, file)
     finally:
         file.close()
