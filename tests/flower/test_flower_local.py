@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from conftest import differences, rounds_done, small, wait
+from trial import differences, rounds_done, small, wait
 
 
 def started(run: Path, spec: Path) -> subprocess.Popen:

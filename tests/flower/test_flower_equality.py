@@ -8,16 +8,16 @@ import itertools
 import json
 
 import pytest
+from trial import Trial, differences, kinds, rounds_done, small, wait
 
 from chronofed import Backbone, CoreSet, Memory, Method, Optimal
 from chronofed.backbones.wrapper import Wrapper
 from chronofed.experiments.reader import alternatives
 from chronofed.flower.local import LocalFederation
 from chronofed.records import RunDirectory
-from conftest import Trial, differences, kinds, rounds_done, small, wait
 
 PAIRS = {
-    f"{b}-{m}": Method(backbone(), memory(), Optimal(drift=1.0, loss=0.5))
+    f"{b}-{m}": Method(backbone(), memory(), Optimal(drift=1.0, loss=0.5), average="clients")
     for (b, backbone), (m, memory) in itertools.product(
         alternatives(Backbone).items(), alternatives(Memory).items()
     )

@@ -5,11 +5,11 @@ import signal
 from pathlib import Path
 
 import pytest
+from trial import Trial, differences, kinds, rounds_done, small, wait
 
 from chronofed.flower.keys import make_keys
 from chronofed.flower.local import LocalFederation
 from chronofed.records import RunDirectory
-from conftest import Trial, differences, kinds, rounds_done, small, wait
 
 # A client that may do something else before or after it answers; ``place`` is (client, round).
 CLIENT = """
