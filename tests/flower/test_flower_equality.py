@@ -8,13 +8,15 @@ import itertools
 import json
 
 import pytest
-from trial import Trial, differences, kinds, rounds_done, small, wait
+from trial import NEEDS_FLOWER, Trial, differences, kinds, rounds_done, small, undisturbed, wait
 
 from chronofed import Backbone, CoreSet, Memory, Method, Optimal
 from chronofed.backbones.wrapper import Wrapper
 from chronofed.experiments.reader import alternatives
 from chronofed.flower.local import LocalFederation
 from chronofed.records import RunDirectory
+
+pytestmark = NEEDS_FLOWER
 
 PAIRS = {
     f"{b}-{m}": Method(backbone(), memory(), Optimal(drift=1.0, loss=0.5), average="clients")
@@ -77,7 +79,7 @@ def test_there_are_at_least_twenty_pairs():
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_the_same_bits(name, runs, undisturbed):
+def test_the_same_bits(name, runs):
     serial = undisturbed(small(PAIRS[name]))
     assert rounds_done(runs / name) == 4
     assert RunDirectory(runs / name).summary() is not None

@@ -5,11 +5,13 @@ import signal
 from pathlib import Path
 
 import pytest
-from trial import Trial, differences, kinds, rounds_done, small, wait
+from trial import NEEDS_FLOWER, Trial, differences, kinds, rounds_done, small, undisturbed, wait
 
 from chronofed.flower.keys import make_keys
 from chronofed.flower.local import LocalFederation
 from chronofed.records import RunDirectory
+
+pytestmark = NEEDS_FLOWER
 
 # A client that may do something else before or after it answers; ``place`` is (client, round).
 CLIENT = """
@@ -76,7 +78,7 @@ def federation(tmp_path_factory):
 
 
 def test_a_client_that_raises_after_training_is_asked_again_and_does_not_train_twice(
-    federation, tmp_path, undisturbed
+    federation, tmp_path
 ):
     trial = Trial(tmp_path, federation, small())
     trial.program(
@@ -149,9 +151,7 @@ if place and place[0] == 2 and place[1] == 1 and first("slept"):
     assert rounds_done(trial.run) == 4
 
 
-def test_a_node_killed_in_training_and_restarted_goes_on_where_it_was(
-    federation, tmp_path, undisturbed
-):
+def test_a_node_killed_in_training_and_restarted_goes_on_where_it_was(federation, tmp_path):
     trial = Trial(tmp_path, federation, small())
     trial.program(
         "client",
@@ -182,9 +182,7 @@ app = server_app(__file__)
 """
 
 
-def test_a_server_app_killed_and_started_again_ends_with_the_same_bits(
-    federation, tmp_path, undisturbed
-):
+def test_a_server_app_killed_and_started_again_ends_with_the_same_bits(federation, tmp_path):
     trial = Trial(tmp_path, federation, small())
     trial.program("server", SERVER)
     trial.submit()
@@ -215,7 +213,7 @@ def test_a_client_joins_in_mid_run(tmp_path):
         assert len(trial.events("missing")) < 8
 
 
-def test_a_superlink_killed_and_restarted_loses_nothing(tmp_path, undisturbed):
+def test_a_superlink_killed_and_restarted_loses_nothing(tmp_path):
     with LocalFederation(tmp_path / "flower", database=True) as federation:
         trial = Trial(tmp_path, federation, small())
         for number in range(3):
@@ -231,7 +229,7 @@ def test_a_superlink_killed_and_restarted_loses_nothing(tmp_path, undisturbed):
         assert differences(trial.run, undisturbed(small())) == []
 
 
-def test_a_node_without_a_known_key_is_refused(tmp_path, undisturbed):
+def test_a_node_without_a_known_key_is_refused(tmp_path):
     """Also: a run over TLS with keys ends with the same bits."""
     keys, stranger = tmp_path / "keys", tmp_path / "stranger"
     make_keys(keys, 3, ["localhost", "127.0.0.1"])

@@ -5,7 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trial import differences, rounds_done, small, wait
+from trial import NEEDS_FLOWER, differences, rounds_done, small, undisturbed, wait
+
+pytestmark = NEEDS_FLOWER
 
 
 def started(run: Path, spec: Path) -> subprocess.Popen:
@@ -31,7 +33,7 @@ def left(run: Path) -> list[str]:
     return found
 
 
-def test_interrupted_it_leaves_nothing_behind_and_continues(tmp_path, undisturbed):
+def test_interrupted_it_leaves_nothing_behind_and_continues(tmp_path):
     run, spec = tmp_path / "run", tmp_path / "spec.toml"
     spec.write_text(small().resolved())
     first = started(run, spec)

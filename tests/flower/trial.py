@@ -1,10 +1,17 @@
-"""What tests with Flower's real processes share."""
+"""What tests with Flower's real processes share; they need chronofed[flower] and run by: make test-flower."""
 
+import atexit
+import importlib.util
 import json
+import os
+import shutil
+import tempfile
 import time
+from functools import cache
 from pathlib import Path
 
 import msgspec
+import pytest
 import torch
 
 from chronofed import CoreSet, Experiment, Linear, Method, Scaffold, Subsets, Train
@@ -15,6 +22,11 @@ from chronofed.metrics.evaluation import Evaluate
 from chronofed.records import RunDirectory
 from chronofed.records.checkpoint import load_latest
 
+HAVE = importlib.util.find_spec("flwr") is not None
+NEEDS_FLOWER = pytest.mark.skipif(
+    os.environ.get("CHRONOFED_TEST_FLOWER") != "1",
+    reason="run by: make test-flower" if HAVE else "flwr is not installed (make test-flower does)",
+)
 STATEFUL = Method(Scaffold(), CoreSet(size=10))
 
 
@@ -33,10 +45,13 @@ def small(method: Method = STATEFUL, rounds: int = 4, **changes) -> Experiment:
     return msgspec.structs.replace(start, **changes)
 
 
-def here(experiment: Experiment, path: Path) -> Path:
-    """The same experiment in this process."""
-    runner.proceed(runner.start(experiment, path))
-    return path
+@cache
+def undisturbed(experiment: Experiment) -> Path:
+    """The same experiment in this process, on the serial engine: what a disturbed run must equal."""
+    folder = Path(tempfile.mkdtemp(prefix="chronofed-serial-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    runner.proceed(runner.start(experiment, folder / "run"))
+    return folder / "run"
 
 
 def state(run: Path) -> dict:
