@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all lint types docs unit clean
+.PHONY: demo test test-all test-flower lint types docs unit clean
 
 demo: $(VENV)/.core
 	$(BIN)/chronofed demo
@@ -13,6 +13,11 @@ test: lint types docs unit
 
 test-all: lint types docs
 	$(BIN)/python -m pytest -n 2 --cov --cov-fail-under=90
+
+# Real SuperLink and SuperNode processes, in an environment of their own: Flower wants other versions of some.
+test-flower: $(VENV)-flower/.done
+	CHRONOFED_TEST_FLOWER=1 FLWR_TELEMETRY_ENABLED=0 OMP_NUM_THREADS=1 \
+		$(VENV)-flower/bin/python -m pytest tests/flower
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check
@@ -37,5 +42,11 @@ $(VENV)/.dev: $(VENV)/.core
 	$(PIP) --editable '.[dev]'
 	touch $@
 
+$(VENV)-flower/.done: pyproject.toml constraints.txt
+	test -x $(VENV)-flower/bin/python || $(PYTHON) -m venv $(VENV)-flower
+	$(VENV)-flower/bin/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt --editable '.[flower,plot]' pytest
+	touch $@
+
 clean:
-	rm -rf $(VENV) docs/_build .coverage* .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-flower docs/_build .coverage* .mypy_cache .pytest_cache .ruff_cache

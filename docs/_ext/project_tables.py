@@ -84,17 +84,22 @@ class CommandHelp(Generated):
         return [line for name, command in commands() for line in _help(name, command)]
 
 
-def commands() -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """All commands and their parsers."""
-    for action in parser()._actions:
+def commands(
+    root: argparse.ArgumentParser | None = None, before: str = ""
+) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """All commands and their parsers; those with commands of their own are followed by these."""
+    for action in (root or parser())._actions:
         if isinstance(action, argparse._SubParsersAction):
-            yield from action.choices.items()
+            for name, command in action.choices.items():
+                yield f"{before}{name}", command
+                yield from commands(command, f"{before}{name} ")
 
 
 def _help(name: str, command: argparse.ArgumentParser) -> list[str]:
     title = f"``chronofed {name}``"
     text = command.format_help().splitlines()
-    head = ["", f".. _cli-{name}:", "", title, "-" * len(title), "", ".. code-block:: text", ""]
+    label = name.replace(" ", "-")
+    head = ["", f".. _cli-{label}:", "", title, "-" * len(title), "", ".. code-block:: text", ""]
     return [*head, *(f"   {line}" for line in text), ""]
 
 

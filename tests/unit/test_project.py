@@ -33,6 +33,7 @@ LAYERS = [
     ["metrics"],
     ["records", "vault"],
     ["experiments"],
+    ["flower"],
     ["reports"],
     ["cli"],
 ]

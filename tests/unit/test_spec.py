@@ -143,3 +143,14 @@ def test_a_table_is_found_beside_the_specification_or_in_a_data_folder(
         SpecError, match=r"data.path: no file lost.csv in .*; give its folder with --data"
     ):
         spec.load(write(table_spec("lost.csv")))
+
+
+def test_rounds_may_be_without_end_where_the_scenario_is():
+    endless = Experiment(rounds="forever")
+    assert endless.build()[2] == spec.FOREVER
+    assert read(tomllib.loads(endless.resolved()), Experiment) == endless
+    ends = Experiment(rounds="forever", scenario=Fresh(registered=40))
+    with pytest.raises(
+        SpecError, match=r"rounds: forever, but this scenario ends after \d+ rounds"
+    ):
+        ends.build()

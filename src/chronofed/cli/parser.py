@@ -58,8 +58,8 @@ class _Version(argparse.Action):
 class _Commands:
     """Adds commands with the options that several of them share."""
 
-    def __init__(self, root: argparse.ArgumentParser) -> None:
-        self._parsers = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    def __init__(self, root: argparse.ArgumentParser, what: str = "command") -> None:
+        self._parsers = root.add_subparsers(dest=what, required=True, metavar=what.upper())
 
     def add(self, name: str, text: str, *shared: str) -> argparse.ArgumentParser:
         parser = self._parsers.add_parser(
@@ -135,6 +135,7 @@ def parser() -> argparse.ArgumentParser:
     _add_timing(commands)
     _add_paper(commands)
     _add_sweep(commands)
+    _add_flower(commands)
     return root
 
 
@@ -271,6 +272,39 @@ def _add_sweep(commands: _Commands) -> None:
         metavar="DIR",
         help="folder of the runs (default runs/sweep-NAME)",
     )
+
+
+def _add_flower(commands: _Commands) -> None:
+    flower = commands.add("flower", "run on real clients, through Flower")
+    actions = _Commands(flower, "action")
+
+    new = actions.add("new", "write a ready Flower app", "data")
+    new.add_argument("folder", type=Path, metavar="DIR", help="folder of the app")
+    new.add_argument("spec", type=Path, nargs="?", metavar="SPEC.toml", help="its specification")
+    new.add_argument("-s", "--set", action="append", default=[], metavar="KEY=VALUE")
+
+    local = actions.add(
+        "local", "run SuperLink and SuperNodes on this machine", "spec", "data", "quiet", "json"
+    )
+    local.add_argument("--clients", type=int, default=3, help="SuperNodes (default 3)")
+    local.add_argument("-o", "--output", type=Path, metavar="DIR", help="directory of the run")
+    local.add_argument("--quorum", type=int, metavar="K", help="answers that a round needs")
+    local.add_argument("--deadline", type=float, metavar="S", help="seconds until it goes on")
+    local.add_argument("--muster", type=float, metavar="S", help="seconds to wait for first")
+
+    keys = actions.add("keys", "make certificates and key pairs", "json")
+    keys.add_argument("folder", type=Path, metavar="DIR", help="where to put them")
+    keys.add_argument("--clients", type=int, required=True, help="number of SuperNodes")
+    keys.add_argument(
+        "--host",
+        nargs="+",
+        default=["localhost", "127.0.0.1"],
+        help="names and addresses of the SuperLink's machine (default: this one only)",
+    )
+    keys.add_argument("--days", type=int, default=365, help="valid for so long (default 365)")
+
+    warm = actions.add("warm", "run a SuperNode whose app processes start at once")
+    warm.add_argument("program", nargs="*", metavar="PROGRAM", help="after --: what to run")
 
 
 def _add_quadratic(commands: _Commands) -> None:

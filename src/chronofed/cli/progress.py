@@ -8,6 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from chronofed.cli.output import note
 from chronofed.experiments import runner
+from chronofed.experiments.spec import FOREVER
 
 
 @contextmanager
@@ -38,7 +39,8 @@ class Bars:
         task = self._bars.add_task(name, total=None, accuracy="")
 
         def move(progress: runner.Progress) -> None:
-            self._bars.update(task, completed=progress.round, total=progress.rounds)
+            total = None if progress.rounds == FOREVER else progress.rounds
+            self._bars.update(task, completed=progress.round, total=total)
             if progress.measures is not None:
                 accuracy = f"accuracy {progress.measures['test_accuracy']:.1%}"
                 self._bars.update(task, accuracy=accuracy)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from chronofed.clock import Clock
+from chronofed.engines.base import LocalEngine
 from chronofed.engines.lockers import LockerStore
-from chronofed.errors import StorageError
+from chronofed.errors import RunError, StorageError
 from chronofed.experiments.environment import environment
 from chronofed.experiments.spec import Experiment, load, with_path
 from chronofed.loop import Snapshot, run
@@ -32,6 +33,8 @@ class Progress:
 
 
 Watch = Callable[[Progress], None]
+Hire = Callable[[Classification, Clock], LocalEngine]
+"""Makes an engine whose clients keep their lockers themselves, such as one on other machines."""
 
 
 def start(experiment: Experiment, path: Path, data: Path | None = None) -> RunDirectory:
@@ -47,6 +50,7 @@ def proceed(
     watch: Watch = lambda progress: None,  # noqa: ARG005
     say: Callable[[str], None] = lambda line: None,  # noqa: ARG005
     change: Callable[[Experiment], Experiment] = lambda experiment: experiment,
+    hire: Hire | None = None,
 ) -> dict[str, Any]:
     """Work on a run until it is finished.
 
@@ -56,12 +60,13 @@ def proceed(
         watch: Told of every round.
         say: Told, in one line, of anything unusual.
         change: What is done differently this time, such as the engine; the record stays as it is.
+        hire: Makes the engine, where it is not one of those that a specification can name.
 
     Returns:
         The run's summary.
 
     Raises:
-        RunError: If another process works on it.
+        RunError: If another process works on it, or it was begun elsewhere.
         StorageError: If something cannot be written; the run can be continued later.
     """
     experiment = change(load(directory.spec_path, data=data))
@@ -69,12 +74,27 @@ def proceed(
         summary = directory.summary()
         if summary is not None:
             return summary
+        if directory.elsewhere != (hire is not None) and load_latest(directory.checkpoints)[0]:
+            raise RunError(_misplaced(directory))
         remove_leftovers(directory.path)
         try:
-            return _work(directory, experiment, data, watch, say)
+            return _work(directory, experiment, data, watch, say, hire)
         except StorageError as error:
             msg = f"{error}, then continue with: chronofed resume {directory.path}"
             raise StorageError(msg) from error
+
+
+def _misplaced(directory: RunDirectory) -> str:
+    """What clients keep is on their machines or in the checkpoint: a run cannot change between them."""
+    if directory.elsewhere:
+        return (
+            f"{directory.path}: its clients are on Flower, and so is what they keep; continue it "
+            "the way it was started: chronofed flower local ..., or flwr run ..."
+        )
+    return (
+        f"{directory.path}: was begun on this machine, and holds what its clients keep; continue it "
+        f"with: chronofed resume {directory.path}"
+    )
 
 
 def _work(
@@ -83,6 +103,7 @@ def _work(
     data: Path | None,
     watch: Watch,
     say: Callable[[str], None],
+    hire: Hire | None,
 ) -> dict[str, Any]:
     task, scenario, rounds = experiment.build(data)
     latest, complaints = load_latest(directory.checkpoints)
@@ -90,13 +111,19 @@ def _work(
     for complaint in complaints:
         say(f"{complaint}; going on from round {done}")
     directory.rewind(done)
-    choice = experiment.choose(task, scenario)
-    directory.note_engine({"round": done, **asdict(choice)})
-    clock, store = Clock(), LockerStore(experiment.budget, directory.path)
-    with closing(choice.build(task, store, clock)) as engine, Writer(directory) as writer:
+    clock = Clock()
+    if hire is None:
+        choice = experiment.choose(task, scenario)
+        engine = choice.build(task, LockerStore(experiment.budget, directory.path), clock)
+        about, workers = asdict(choice), choice.workers
+    else:
+        engine, workers = hire(task, clock), 1
+        about = {"engine": type(engine).__name__, "why": "clients are elsewhere"}
+    directory.note_engine({"round": done, **about})
+    with closing(engine), Writer(directory) as writer:
         task = cast("Classification", engine.task)
         judge = (task, scenario, experiment.method, experiment.evaluate, experiment.seed)
-        evaluate = Evaluator(*judge, workers=choice.workers)
+        evaluate = Evaluator(*judge, workers=workers)
         evaluate.absorb(directory.periods())
         snapshots = run(
             experiment.method,
@@ -125,6 +152,8 @@ def _work(
             if snapshot.round % experiment.checkpoint.every == 0 or snapshot.round == rounds:
                 with clock("write"):
                     writer.save(snapshot, experiment.checkpoint.keep)
+                    if hire is not None:  # clients must not be further than what can be continued
+                        writer.wait()
             watch(Progress(snapshot.round, rounds, measures))
     summary = summarise(directory.history()) | _seconds(directory)
     directory.finish(summary)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,9 @@ from chronofed.tasks.classification import Classification
 from chronofed.tasks.dataset import Dataset, DataSettings
 from chronofed.tasks.models import Mlp, ModelSettings
 from chronofed.tasks.table import Table
+
+FOREVER = sys.maxsize
+"""Number of rounds of a run without end."""
 
 
 class Images(DataSettings, tag="images"):
@@ -66,7 +70,7 @@ class Experiment(Config):
     Attributes:
         name: A name for people.
         seed: Root of all randomness.
-        rounds: Number of rounds; by default as many as the scenario has.
+        rounds: Number of rounds; by default as many as the scenario has. ``forever``: until it is stopped.
         data: What to learn from.
         model: What to learn.
         scenario: Who takes part when, with which data.
@@ -87,7 +91,7 @@ class Experiment(Config):
 
     name: str = "run"
     seed: Natural = 0
-    rounds: Count | None = None
+    rounds: Count | Literal["forever"] | None = None
     data: DataSettings = Images()
     model: ModelSettings = Mlp()
     scenario: ScenarioSettings = Subsets()
@@ -116,16 +120,25 @@ class Experiment(Config):
             dataset, self.model, crop_and_flip if augment == "crop-flip" else None, self.device
         )
         scenario = self.scenario.on(dataset, self.seed)
-        rounds = self.rounds if self.rounds is not None else scenario.rounds
-        if rounds is None:
-            msg = "rounds: missing (this scenario has no end of its own)"
-            raise SpecError(msg)
+        rounds = self._rounds(scenario)
         check(self.method, scenario, rounds)
         one = task.samples(np.zeros(1, dtype=np.int64))
         params, buffers = task.initial(self.seed)
         check_buffers(self.method, buffers)
         self.method.memory.check(task.objective(), params, one)
         return task, scenario, rounds
+
+    def _rounds(self, scenario: Scenario) -> int:
+        if self.rounds == "forever":
+            if scenario.rounds is not None:
+                msg = f"rounds: forever, but this scenario ends after {scenario.rounds} rounds"
+                raise SpecError(msg)
+            return FOREVER
+        rounds = self.rounds if self.rounds is not None else scenario.rounds
+        if rounds is None:
+            msg = "rounds: missing (this scenario has no end of its own)"
+            raise SpecError(msg)
+        return rounds
 
     def choose(self, task: Classification, scenario: Scenario) -> Choice:
         """Which engine to use.

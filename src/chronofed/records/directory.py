@@ -6,6 +6,8 @@
 ``metrics.jsonl``     one line an evaluation; the same bytes however often it was resumed
 ``times.jsonl``       wall-clock seconds, which differ from run to run
 ``engine.jsonl``      which engine was used, and why: one line each time the run was started or resumed
+``flower.json``       on Flower only: the name under which clients keep their memory of this run
+``events.jsonl``      on Flower only: who joined, failed, came late or was refused
 ``checkpoints/``      the latest snapshots
 ``summary.json``      written last: its presence means that the run is finished
 ``lock``              held while a process works on the run
@@ -82,6 +84,11 @@ class RunDirectory:
     def checkpoints(self) -> Path:
         """Folder of the checkpoints."""
         return self.path / "checkpoints"
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the run's clients, and what they keep, are on other machines."""
+        return (self.path / "flower.json").exists()
 
     @property
     def state(self) -> State:

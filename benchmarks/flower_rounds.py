@@ -1,0 +1,150 @@
+"""Time and bytes of a round on Flower, beside plain Flower FedAvg with the same training.
+
+    python benchmarks/flower_rounds.py [--rounds 5] [--models small large]
+
+One SuperLink and three SuperNodes on loopback serve both, in turns (ABAB), so that a busy machine is busy for
+both. The plain app is what one would write with Flower alone: its FedAvg strategy, the model as one flat array,
+a client that loads its data and trains. Both start their app processes by forking (``chronofed flower warm``);
+with ``--cold`` both start them the usual way. Prints the median seconds of a round of each and their ratio.
+"""
+
+import argparse
+import itertools
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from chronofed import Experiment, Mlp, Subsets, Train
+from chronofed.flower.app import new_app
+from chronofed.flower.local import LocalFederation
+from chronofed.metrics.evaluation import Evaluate
+
+MODELS = {"small": (128,), "large": (3000, 2900)}  # 0.4 MB and 44 MB
+
+SERVER = """
+import json, time
+from pathlib import Path
+from chronofed.experiments.spec import load
+from chronofed.flower.grid import GridMail
+from chronofed.flower.server import conduct
+from chronofed.flower.settings import Federation
+from flwr.serverapp import ServerApp
+
+app = ServerApp()
+
+@app.main()
+def main(grid, context):
+    run, times = Path(context.run_config["run"]), []
+    conduct(load(Path(__file__).parent / "spec.toml"), run, GridMail(grid), Federation(quorum=3),
+            watch=lambda progress: times.append(time.time()))
+    (run / "rounds.json").write_text(json.dumps(times))
+"""
+
+PLAIN_SERVER = """
+import json, time
+from pathlib import Path
+import numpy as np
+from chronofed.experiments.spec import load
+from flwr.app import ArrayRecord
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+app = ServerApp()
+
+@app.main()
+def main(grid, context):
+    run, times = Path(context.run_config["run"]), []
+    experiment = load(Path(__file__).parent / "spec.toml")
+    task, _, rounds = experiment.build()
+    strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=3, min_available_nodes=3)
+    strategy.start(grid=grid, initial_arrays=ArrayRecord([task.initial(0)[0].numpy()]), num_rounds=rounds,
+                   evaluate_fn=lambda round, arrays: times.append(time.time()))
+    run.mkdir(parents=True)
+    (run / "rounds.json").write_text(json.dumps(times))
+"""
+
+PLAIN_CLIENT = """
+from pathlib import Path
+import torch
+from chronofed.engines.base import one_thread
+from chronofed.experiments.spec import load
+from chronofed.local import Local
+from chronofed.seeds import torch_generator
+from chronofed.surrogate import Surrogate
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+@app.train()
+def train(message, context):
+    experiment = load(Path(__file__).parent / "spec.toml")
+    task, scenario, _ = experiment.build()
+    client = context.node_config["client"]
+    samples = task.samples(scenario.at(0).visits[client].indices)
+    (array,) = message.content["arrays"].to_numpy_ndarrays()
+    generator = torch_generator(0, "train", 0, client)
+    local = Local(task.objective(), samples, Surrogate(), experiment.train, generator)
+    with one_thread():
+        params = local.descend(torch.from_numpy(array.copy()), local.stochastic_gradient)
+    content = RecordDict({"arrays": ArrayRecord([params.numpy()]),
+                          "metrics": MetricRecord({"num-examples": len(samples)})})
+    return Message(content, reply_to=message)
+"""
+
+
+def experiment(model: str, rounds: int) -> Experiment:
+    return Experiment(
+        rounds=rounds,
+        model=Mlp(MODELS[model]),
+        scenario=Subsets(clients=3, subsets=4),
+        train=Train(steps=5, batch_size=16),
+        evaluate=Evaluate(every=10_000, seen=0, periods="off"),
+    )
+
+
+def write_app(folder: Path, spec: Experiment, kind: str) -> None:
+    new_app(folder, spec.resolved())
+    if kind == "plain":
+        (folder / "server_app.py").write_text(PLAIN_SERVER)
+        (folder / "client_app.py").write_text(PLAIN_CLIENT)
+    else:
+        (folder / "server_app.py").write_text(SERVER)
+
+
+def seconds(federation: LocalFederation, folder: Path, name: str) -> list[float]:
+    """Of every round but the first, in which everything is met for the first time."""
+    run = folder / f"run-{time.time_ns()}"
+    process = federation.submit(folder / name, f"run={json.dumps(str(run))}")
+    process.wait()
+    times = json.loads((run / "rounds.json").read_text())
+    return [after - before for before, after in itertools.pairwise(times[1:])]
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--repeat", type=int, default=2)
+    options.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    options.add_argument("--cold", action="store_true")
+    given = options.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with LocalFederation(folder / "flower", warm=not given.cold) as federation:
+            for client in range(3):
+                federation.start_node(client)
+            for model in given.models:
+                found: dict[str, list[float]] = {"chronofed": [], "plain": []}
+                for kind in found:
+                    write_app(folder / f"{kind}-{model}", experiment(model, given.rounds), kind)
+                for _ in range(given.repeat):
+                    for kind, times in found.items():
+                        times += seconds(federation, folder, f"{kind}-{model}")
+                ours, plain = (statistics.median(found[kind]) for kind in found)
+                print(f"{model}: chronofed {ours:.2f} s, plain {plain:.2f} s, {ours / plain:.2f}x")
+
+
+if __name__ == "__main__":
+    main()

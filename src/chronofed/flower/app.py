@@ -1,0 +1,93 @@
+"""The folder of a Flower app: a specification, two programs of two lines, and their settings."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from chronofed.errors import RunError, cannot_write
+from chronofed.flower.settings import Federation
+from chronofed.records.atomic import write_atomic
+
+PROJECT = """\
+[project]
+name = {name}
+version = "1.0.0"
+description = "Federated learning on data that keeps changing"
+license = "Apache-2.0"
+dependencies = ["chronofed[flower]"]
+
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "chronofed"
+
+[tool.flwr.app.components]
+serverapp = "server_app:app"
+clientapp = "client_app:app"
+
+[tool.flwr.app.config]
+{settings}
+"""
+
+PROGRAM = '''\
+"""The {side} of this app."""
+
+from chronofed.flower.{side} import {side}_app
+
+app = {side}_app(__file__)
+'''
+
+README = """\
+# {name}
+
+A Flower app made by `chronofed flower new`. `spec.toml` says what is learned and how; server and clients get
+it with the app. `[tool.flwr.app.config]` in `pyproject.toml` has the run's directory on the server's machine
+(`run`, an absolute path), and how clients are waited for (`quorum`, `deadline`, ...).
+
+- Try it on this machine: `chronofed flower local --clients 3 spec.toml`
+- Keys and certificates: `chronofed flower keys keys --clients 3`
+- Run it on a SuperLink: `flwr run . NAME --run-config 'run="/srv/chronofed/run"'`; again, to continue it
+- Every SuperNode says which client it is: `--node-config 'client=0 state="/srv/chronofed"'`
+"""
+
+
+def new_app(folder: Path, spec: str, run: Path | None = None, **settings: Any) -> None:  # noqa: ANN401
+    """Write a ready app.
+
+    Args:
+        folder: Where to; it must not hold an app already.
+        spec: The specification, as TOML.
+        run: Directory of the run, on the server's machine.
+        settings: How clients are waited for, as in :class:`~chronofed.flower.settings.Federation`.
+
+    Raises:
+        RunError: If there is an app already.
+        StorageError: If it cannot be written.
+    """
+    if (folder / "pyproject.toml").exists():
+        raise RunError(f"{folder} holds a project already; choose another folder")
+    name = "".join(c if c.isalnum() else "-" for c in folder.resolve().name.lower()).strip("-")
+    table = {"spec": "spec.toml", "run": str(run or ""), "data": ""}
+    table |= msgspec.to_builtins(Federation(**settings))
+    lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in table.items())
+    name = name or "app"
+    files = {
+        "pyproject.toml": PROJECT.format(name=json.dumps(name), settings=lines),
+        "server_app.py": PROGRAM.format(side="server"),
+        "client_app.py": PROGRAM.format(side="client"),
+        "spec.toml": spec,
+        "README.md": README.format(name=name),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    for file, content in files.items():
+        write_atomic(folder / file, content.encode())

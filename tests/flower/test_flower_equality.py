@@ -1,0 +1,90 @@
+"""Every backbone x memory on real SuperLink and SuperNode processes: the bits of the serial engine.
+
+All pairs run side by side in one ServerApp, so that nodes find their next message waiting: a SuperNode that
+finds none sleeps for 3 s, whatever one does.
+"""
+
+import itertools
+import json
+
+import pytest
+from trial import NEEDS_FLOWER, Trial, differences, kinds, rounds_done, small, undisturbed, wait
+
+from chronofed import Backbone, CoreSet, Memory, Method, Optimal
+from chronofed.backbones.wrapper import Wrapper
+from chronofed.experiments.reader import alternatives
+from chronofed.flower.local import LocalFederation
+from chronofed.records import RunDirectory
+
+pytestmark = NEEDS_FLOWER
+
+PAIRS = {
+    f"{b}-{m}": Method(backbone(), memory(), Optimal(drift=1.0, loss=0.5), average="clients")
+    for (b, backbone), (m, memory) in itertools.product(
+        alternatives(Backbone).items(), alternatives(Memory).items()
+    )
+    if not issubclass(backbone, Wrapper) or memory is CoreSet  # which change no memory's part
+}
+
+SERVER = """
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from flwr.serverapp import ServerApp
+
+from chronofed.experiments.spec import load
+from chronofed.flower.grid import GridMail
+from chronofed.flower.server import conduct
+from chronofed.flower.settings import Federation
+
+app = ServerApp()
+SETTINGS = Federation(quorum=3, deadline=1500.0, muster=600.0, poll=4.0)
+
+
+@app.main()
+def main(grid, context):
+    mail, runs = GridMail(grid), Path(context.run_config["run"])
+
+    def one(spec):
+        conduct(load(spec), runs / spec.stem, mail, SETTINGS)
+
+    specs = sorted((Path(__file__).parent / "specs").glob("*.toml"))
+    with ThreadPoolExecutor(len(specs)) as pool:
+        list(pool.map(one, specs))
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The directories of all pairs' runs on Flower."""
+    folder = tmp_path_factory.mktemp("equality")
+    federation = LocalFederation(folder / "flower")
+    trial = Trial(folder, federation, small())
+    trial.program("server", SERVER)
+    (trial.app / "specs").mkdir()
+    for name, method in PAIRS.items():
+        (trial.app / "specs" / f"{name}.toml").write_text(small(method).resolved())
+    project = trial.app / "pyproject.toml"
+    project.write_text(project.read_text().replace('"spec.toml"', json.dumps("specs/*.toml")))
+    with federation:
+        for client in range(3):
+            federation.start_node(client)
+        process = trial.submit()
+        wait(lambda: process.poll() is not None, 1700.0, "the end of all runs")
+    return trial.run
+
+
+def test_there_are_at_least_twenty_pairs():
+    assert len(PAIRS) >= 20
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_same_bits(name, runs):
+    serial = undisturbed(small(PAIRS[name]))
+    assert rounds_done(runs / name) == 4
+    assert RunDirectory(runs / name).summary() is not None
+    assert differences(runs / name, serial) == []
+    assert set(kinds(runs / name)) == {"started", "joined", "finished"}
+    same = ("metrics.jsonl", "spec.toml") if "ditto" not in name else ("spec.toml",)
+    for file in same:
+        assert (runs / name / file).read_bytes() == (serial / file).read_bytes()

@@ -1,0 +1,263 @@
+"""What goes wrong on real machines, with real processes: nothing is lost or counted twice."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from trial import NEEDS_FLOWER, Trial, differences, kinds, rounds_done, small, undisturbed, wait
+
+from chronofed.flower.keys import make_keys
+from chronofed.flower.local import LocalFederation
+from chronofed.records import RunDirectory
+
+pytestmark = NEEDS_FLOWER
+
+# A client that may do something else before or after it answers; ``place`` is (client, round).
+CLIENT = """
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+
+from chronofed.flower import wire
+from chronofed.flower.client import station_of
+from chronofed.flower.grid import from_content, to_content
+
+app = ClientApp()
+
+
+def first(name):
+    mark = MARKS / name
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def changed(question, reply, **changes):
+    header = wire.read_reply(reply)
+    result = wire.read_result(header, reply.body)
+    return wire.write_reply(question, replace(result, **changes))
+
+
+def answer(message, context):
+    station = station_of(context.node_config, context.run_config, Path(__file__).parent)
+    letter = from_content(message.content)
+    question = wire.read_question(letter)
+    place = (station.client, question.round) if question.ask == "train" else None
+    BEFORE
+    reply = station.answer(letter)
+    AFTER
+    return Message(to_content(reply), reply_to=message)
+
+
+app.query()(answer)
+app.train()(answer)
+"""
+
+
+def client(before: str = "pass", after: str = "pass") -> str:
+    def indented(code):
+        return code.strip().replace("\n", "\n    ")
+
+    return CLIENT.replace("BEFORE", indented(before)).replace("AFTER", indented(after))
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    """Three nodes that serve several tests, one run after the other."""
+    with LocalFederation(tmp_path_factory.mktemp("federation") / "flower") as federation:
+        for number in range(3):
+            federation.start_node(number)
+        yield federation
+
+
+def test_a_client_that_raises_after_training_is_asked_again_and_does_not_train_twice(
+    federation, tmp_path
+):
+    trial = Trial(tmp_path, federation, small())
+    trial.program(
+        "client",
+        client(
+            after="""
+if place and place[0] == 1 and first(f"raised-{place[1]}"):
+    raise ZeroDivisionError("on purpose")
+"""
+        ),
+    )
+    trial.submit()
+    trial.finish()
+    assert differences(trial.run, undisturbed(small())) == []
+    failed = trial.events("failed")
+    assert [(e["client"], e["round"]) for e in failed] == [(1, t) for t in range(4)]
+    assert all("on purpose" in e["reason"] for e in failed)
+    assert set(kinds(trial.run)) == {"started", "joined", "failed", "finished"}
+
+
+def test_hostile_answers_are_refused_and_never_aggregated(federation, tmp_path):
+    trial = Trial(tmp_path, federation, small())
+    trial.program(
+        "client",
+        client(
+            after="""
+if place and place[0] == 1:
+    upload = dict(wire.read_result(wire.read_reply(reply), reply.body).upload)
+    delta = upload["delta"]
+    if place[1] == 0:
+        upload["delta"] = torch.full_like(delta, float("nan"))
+    elif place[1] == 1:
+        upload["delta"] = delta[:-1].clone()
+    elif place[1] == 2:
+        upload["delta"] = 100 * delta
+    reply = changed(question, reply, upload=upload)
+"""
+        ),
+    )
+    trial.submit()
+    trial.finish()
+    refused = trial.events("refused")
+    assert [(e["client"], e["round"]) for e in refused] == [(1, 0), (1, 1), (1, 2)]
+    for event, reason in zip(refused, ("not finite", "shape", "norm"), strict=True):
+        assert reason in event["reason"]
+    assert rounds_done(trial.run) == 4
+    assert set(kinds(trial.run)) == {"started", "joined", "refused", "finished"}
+
+
+def test_one_that_sleeps_past_the_deadline_is_left_behind_and_its_late_answer_dropped(
+    federation, tmp_path
+):
+    trial = Trial(tmp_path, federation, small(), deadline=30.0, quorum=2)
+    trial.program(
+        "client",
+        client(
+            before="""
+if place and place[0] == 2 and place[1] == 1 and first("slept"):
+    time.sleep(45)
+"""
+        ),
+    )
+    trial.submit()
+    trial.finish()
+    missing = trial.events("missing")
+    assert {e["client"] for e in missing} == {2}
+    assert 1 in {e["round"] for e in missing}
+    late = trial.events("late")
+    assert [e["order"].split("/")[1:] for e in late][:1] == [["1", "train", "2"]]
+    assert rounds_done(trial.run) == 4
+
+
+def test_a_node_killed_in_training_and_restarted_goes_on_where_it_was(federation, tmp_path):
+    trial = Trial(tmp_path, federation, small())
+    trial.program(
+        "client",
+        client(
+            before="""
+if place and place == (1, 2) and first("training"):
+    time.sleep(600)
+"""
+        ),
+    )
+    trial.submit()
+    wait((trial.marks / "training").exists, what="training in round 2")
+    federation.processes.kill("node-1")
+    federation.start_node(1)
+    trial.finish()
+    assert differences(trial.run, undisturbed(small())) == []
+    assert [e["client"] for e in trial.events("moved")] == [1]
+
+
+SERVER = """
+import os
+from pathlib import Path
+
+from chronofed.flower.server import server_app
+
+(MARKS / f"server-{len(list(MARKS.iterdir()))}").write_text(str(os.getpid()))
+app = server_app(__file__)
+"""
+
+
+def test_a_server_app_killed_and_started_again_ends_with_the_same_bits(federation, tmp_path):
+    trial = Trial(tmp_path, federation, small())
+    trial.program("server", SERVER)
+    trial.submit()
+    wait(lambda: rounds_done(trial.run) >= 2, what="round 2")
+    os.kill(int((trial.marks / "server-0").read_text()), signal.SIGKILL)
+    wait(lambda: RunDirectory(trial.run).state == "stopped", what="the server's end")
+    trial.submit()
+    trial.finish()
+    assert differences(trial.run, undisturbed(small())) == []
+    assert kinds(trial.run).count("started") == 2
+    same = (trial.run / "metrics.jsonl").read_bytes()
+    assert same == (undisturbed(small()) / "metrics.jsonl").read_bytes()
+
+
+def test_a_client_joins_in_mid_run(tmp_path):
+    with LocalFederation(tmp_path / "flower") as federation:
+        trial = Trial(tmp_path, federation, small(rounds=8), muster=1.0, quorum=2)
+        for number in range(2):
+            federation.start_node(number)
+        trial.submit()
+        wait(lambda: rounds_done(trial.run) >= 1, what="the first round")
+        federation.start_node(2)
+        trial.finish()
+        joined = {e["client"]: e["round"] for e in trial.events("joined")}
+        assert joined[2] >= 1
+        assert list((federation.folder / "clients").glob("client-2-*.sqlite"))
+        assert {e["client"] for e in trial.events("missing")} == {2}
+        assert len(trial.events("missing")) < 8
+
+
+def test_a_superlink_killed_and_restarted_loses_nothing(tmp_path):
+    with LocalFederation(tmp_path / "flower", database=True) as federation:
+        trial = Trial(tmp_path, federation, small())
+        for number in range(3):
+            federation.start_node(number)
+        trial.submit()
+        wait(lambda: rounds_done(trial.run) >= 1, what="the first round")
+        federation.processes.kill("superlink")
+        federation.processes.kill("run")
+        wait(lambda: RunDirectory(trial.run).state == "stopped", what="the server's end")
+        federation.start_link()
+        trial.submit()
+        trial.finish()
+        assert differences(trial.run, undisturbed(small())) == []
+
+
+def test_a_node_without_a_known_key_is_refused(tmp_path):
+    """Also: a run over TLS with keys ends with the same bits."""
+    keys, stranger = tmp_path / "keys", tmp_path / "stranger"
+    make_keys(keys, 3, ["localhost", "127.0.0.1"])
+    make_keys(stranger, 1, ["localhost"])
+    with LocalFederation(tmp_path / "flower", keys=keys) as federation:
+        for number in range(2):
+            federation.register(keys / f"client-{number}.pub")
+            federation.start_node(number, key=keys / f"client-{number}")
+        federation.start_node(2, key=stranger / "client-0")
+        trial = Trial(tmp_path, federation, small(rounds=2), muster=20.0, quorum=2)
+        trial.submit()
+        trial.finish()
+        assert {e["client"] for e in trial.events("joined")} == {0, 1}
+        assert not list((federation.folder / "clients").glob("client-2-*.sqlite"))
+        log = (federation.processes.logs / "node-2.log").read_text()
+        assert "SuperNode ID" not in log
+
+
+def test_nothing_is_left_running(tmp_path):
+    with LocalFederation(tmp_path / "flower") as federation:
+        federation.start_node(0)
+        wait(lambda: "SuperNode ID" in (federation.processes.logs / "node-0.log").read_text())
+    left = [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(federation.port) in _text(p)]
+    assert left == []
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,243 @@
+"""What chronofed writes and starts for Flower: apps, keys, processes, programs that fork."""
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+import tomllib
+
+import pytest
+
+from chronofed import Experiment
+from chronofed.cli import main
+from chronofed.cli.parser import parser
+from chronofed.errors import ChronofedError, MissingExtraError, RunError, SpecError
+from chronofed.experiments.spec import load
+from chronofed.flower import processes, warm
+from chronofed.flower.app import new_app
+from chronofed.flower.grid import flower
+from chronofed.flower.keys import make_keys
+from chronofed.flower.processes import Processes, free_port, program, wait_for_port
+from chronofed.flower.server import OWN, federation
+from chronofed.flower.settings import Federation
+
+
+def test_a_new_app_is_a_flower_app(tmp_path):
+    folder = tmp_path / "My app!"
+    new_app(folder, Experiment(rounds=3).resolved(), tmp_path / "run", quorum=2)
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    assert project["project"]["name"] == "my-app"
+    app = project["tool"]["flwr"]["app"]
+    for side, reference in app["components"].items():
+        module, _, name = reference.partition(":")
+        text = (folder / f"{module}.py").read_text()
+        compile(text, module, "exec")
+        assert f"{name} = {side.removesuffix('app')}_app(__file__)" in text
+    assert federation(app["config"]) == Federation(quorum=2)
+    assert app["config"]["run"] == str(tmp_path / "run")
+    assert set(app["config"]) == {*OWN, *Federation.__struct_fields__}
+    assert load(folder / "spec.toml") == Experiment(rounds=3)
+    assert len((folder / "README.md").read_text().splitlines()) <= 12
+    with pytest.raises(RunError, match="holds a project already"):
+        new_app(folder, "")
+
+
+def test_the_command_new(tmp_path, capsys):
+    spec = tmp_path / "mine.toml"
+    spec.write_text("rounds = 7\n")
+    assert main(["flower", "new", str(tmp_path / "app"), str(spec), "-s", "seed=4"]) == 0
+    read = load(tmp_path / "app" / "spec.toml")
+    assert (read.rounds, read.seed) == (7, 4)
+    assert main(["flower", "new", str(tmp_path / "other")]) == 0
+    assert load(tmp_path / "other" / "spec.toml").build()[2] == 20
+    assert main(["flower", "new", str(tmp_path / "app")]) == RunError.exit_code
+    assert "holds a project already" in capsys.readouterr().err
+
+
+def test_the_command_line_after_the_dashes_is_left_alone():
+    options = parser().parse_args(
+        ["flower", "warm", "--", "flower-supernode", "--superlink", "x:1", "--insecure"]
+    )
+    assert options.program == ["flower-supernode", "--superlink", "x:1", "--insecure"]
+
+
+def test_every_client_needs_a_node(tmp_path, capsys):
+    spec = tmp_path / "spec.toml"
+    spec.write_text("rounds = 1\n[scenario]\nkind = 'subsets'\nclients = 5\n")
+    code = main(["flower", "local", str(spec), "--clients", "3", "-o", str(tmp_path / "run")])
+    assert code == SpecError.exit_code
+    assert "use --clients 5" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_flower_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(processes, "_beside", lambda: "/nowhere")
+    for attempt in (lambda: program("flower-superlink"), lambda: flower("flwr.none_such")):
+        with pytest.raises(MissingExtraError, match=r"pip install 'chronofed\[flower\]'"):
+            attempt()
+
+
+def test_keys_are_for_their_owner_alone(tmp_path):
+    pytest.importorskip("cryptography")
+    files = make_keys(tmp_path / "keys", 2, ["hub.example.org", "10.0.0.1"])
+    secret = {f.name for f in files if stat.S_IMODE(f.stat().st_mode) == 0o600}
+    assert secret == {"superlink.key", "client-0", "client-1"}
+    with pytest.raises(RunError, match="holds keys already"):
+        make_keys(tmp_path / "keys", 2, ["x"])
+    with pytest.raises(SpecError, match="at least one client"):
+        make_keys(tmp_path / "more", 0, ["x"])
+
+
+@pytest.fixture
+def started(tmp_path):
+    with Processes(tmp_path / "logs", os.environ) as found:
+        yield found
+
+
+def python(code: str) -> tuple[str, ...]:
+    return sys.executable, "-c", code
+
+
+def test_processes_end_with_their_block(tmp_path):
+    stubborn = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("on", flush=True)
+time.sleep(99)
+"""
+    before, processes.GRACE = processes.GRACE, 0.2
+    try:
+        with Processes(tmp_path / "logs", os.environ) as found:
+            willing = found.start("willing", *python("import time; time.sleep(99)"))
+            other = found.start("stubborn", *python(stubborn))
+            while found.last_words("stubborn") != "on":
+                time.sleep(0.05)
+    finally:
+        processes.GRACE = before
+    assert willing.returncode == -signal.SIGTERM
+    assert other.returncode == -signal.SIGKILL
+
+
+def test_what_a_killed_process_started_goes_too(started):
+    child = """
+import subprocess, sys
+sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(99)"])
+print(sleeper.pid, flush=True)
+sleeper.wait()
+"""
+    started.start("parent", *python(child))
+    while not started.last_words("parent"):
+        time.sleep(0.05)
+    number = int(started.last_words("parent"))
+    started.kill("parent")
+    deadline = time.monotonic() + 20
+    while alive(number) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(number)
+
+
+def alive(number: int) -> bool:
+    try:
+        with open(f"/proc/{number}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_program_that_ends_by_itself_is_told_with_its_last_words(started):
+    process = started.start("link", *python("print('port 5 is taken'); raise SystemExit(3)"))
+    process.wait()
+    with pytest.raises(
+        ChronofedError, match=r"link ended \(exit code 3\): port 5 is taken; see .*link.log"
+    ):
+        started.check()
+    with pytest.raises(ChronofedError, match="port 5 is taken"):
+        wait_for_port(free_port(), started)
+
+
+WATCHED = """
+import sys, time
+from chronofed.flower.processes import end_with_flower
+
+sys.argv = ["flwr-serverapp", "--parent-pid", sys.argv[1]]
+end_with_flower(grace=0.0)
+print("watching", flush=True)
+time.sleep(99)
+"""
+
+
+def test_an_app_ends_with_what_started_it_even_if_it_hangs(started):
+    parent = started.start("parent", *python("import time; time.sleep(99)"))
+    app = started.start("app", sys.executable, "-c", WATCHED, str(parent.pid))
+    while started.last_words("app") != "watching":
+        started.check()
+        time.sleep(0.05)
+    assert app.poll() is None
+    started.kill("parent")
+    assert app.wait(60) == 1
+
+
+def test_a_port_is_waited_for(started):
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        wait_for_port(server.getsockname()[1], started)
+
+
+@pytest.fixture
+def launcher(tmp_path, monkeypatch):
+    """The programs that are found first, with a stand-in for Flower's own beside Python."""
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    (beside / "flwr-clientapp").write_text("#!/bin/sh\necho the usual way $@\n")
+    (beside / "flwr-clientapp").chmod(0o700)
+    real = sys.executable
+    programs, address = warm.prepare(tmp_path)
+    for name in warm.PROGRAMS:
+        path = programs / name
+        path.write_text(path.read_text().replace(repr(os.path.dirname(real)), repr(str(beside))))
+    yield programs / "flwr-clientapp", address
+    for file in (address, address.parent):
+        if file.exists():
+            file.unlink() if file.is_socket() else file.rmdir()
+
+
+def test_where_nobody_forks_flowers_own_program_is_started(launcher):
+    said = subprocess.run([launcher[0], "--token", "x"], capture_output=True, text=True, check=True)
+    assert said.stdout == "the usual way --token x\n"
+
+
+HOST = """
+import sys, types
+from importlib.metadata import EntryPoint
+
+from chronofed.flower import warm
+
+def entry():
+    print("forked", sys.argv, flush=True)
+    raise SystemExit(0)
+
+stand_in = types.ModuleType("stand_in")
+stand_in.entry = entry
+sys.modules["stand_in"] = stand_in
+warm.ADVANCE = ()
+warm._entry = lambda name: EntryPoint(name, "stand_in:entry", "console_scripts")
+warm.main(sys.argv[1])
+"""
+
+
+def test_a_fork_is_the_program_with_its_arguments_and_output(launcher, started):
+    path, address = launcher
+    started.start("host", sys.executable, "-c", HOST, str(address))
+    while not address.exists():
+        started.check()
+        time.sleep(0.05)
+    for number in range(3):
+        said = subprocess.run(
+            [path, "--token", str(number)], capture_output=True, text=True, check=True
+        )
+        assert said.stdout == f"forked ['flwr-clientapp', '--token', '{number}']\n"

@@ -1,0 +1,237 @@
+"""What travels between server and client on Flower: nothing is lost, nothing is believed."""
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+
+import msgspec
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chronofed import Experiment, FedProx, Merged, Method, Mlp, Optimal, Samples, Train
+from chronofed.experiments.reader import alternatives
+from chronofed.flower import wire
+from chronofed.flower.wire import Letter, WireError
+from chronofed.protocol import Order, Result
+from chronofed.surrogate import Pool, Quadratic, Surrogate
+from chronofed.weights import (
+    Adaptive,
+    Bounded,
+    Correlated,
+    Covariance,
+    Fixed,
+    RoundWeights,
+    Timeline,
+    Uniform,
+)
+
+RUN = "0123456789abcdef"
+
+
+def order(**changes) -> Order:
+    server = {"params": torch.randn(6), "clients": torch.tensor(4.0, dtype=torch.float64)}
+    start = Order(3, 1, server, torch.zeros(0), Merged(), None, Train(steps=4, lr=0.1), 7)
+    return replace(start, **changes)
+
+
+def there_and_back(sent: Order) -> Order:
+    _, letter = wire.Desk(RUN, "m").write(sent, "train")
+    letter = Letter.unpack(letter.pack())
+    return wire.read_order(wire.read_question(letter), letter.body, Method(weights=sent.weights))
+
+
+def equal(one: object, other: object) -> bool:
+    """Deep equality of what an order is made of; tensors bit for bit."""
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[k], other[k]) for k in one)
+    if hasattr(one, "__slots__") and not isinstance(one, msgspec.Struct | slice | str | tuple):
+        return type(one) is type(other) and all(
+            equal(getattr(one, n), getattr(other, n)) for n in type(one).__dataclass_fields__
+        )
+    return one == other
+
+
+QUADRATIC = Quadratic((slice(0, 2), slice(3, 5)), (0.1, 1 / 3), torch.randn(4), torch.randn(4))
+REPLAY = Pool(
+    Samples(torch.randint(0, 255, (3, 2, 2), dtype=torch.uint8), torch.tensor([0, 2, 1])),
+    torch.rand(3, dtype=torch.float64),
+    None,
+)
+
+
+@pytest.mark.parametrize(
+    "past",
+    [
+        None,
+        Surrogate(),
+        Surrogate(1 / 3, quadratic=QUADRATIC),
+        Surrogate(0.7, replay=REPLAY),
+        Surrogate(0.1, replace(REPLAY, even=2 / 3), QUADRATIC),
+    ],
+)
+def test_the_past_travels(past):
+    sent = order(past=past)
+    assert equal(there_and_back(sent), sent)
+
+
+WEIGHTS = [
+    Merged(),
+    Uniform(),
+    Optimal(drift=1.0, loss=0.5),
+    Optimal(drift=1 / 3, loss=1e300),
+    Correlated(1.0, 0.5, 0.3),
+    Bounded(1.0, 0.5, 1 / 3),
+    Covariance(((1.0, 0.1), (0.1, 1.0)), loss=0.1),
+    Fixed(0.3),
+    Adaptive(),
+]
+
+
+@pytest.mark.parametrize("weights", WEIGHTS, ids=lambda w: type(w).__name__)
+def test_round_weights_travel(weights):
+    assert there_and_back(order(weights=weights)).weights == weights
+
+
+def test_all_weights_of_the_catalogue_are_tried():
+    tried = {type(weights) for weights in WEIGHTS}
+    shipped = {
+        c for c in alternatives(RoundWeights).values() if c.__module__.startswith("chronofed.")
+    }
+    assert shipped <= tried
+
+
+class Mine(RoundWeights, tag="mine-on-the-wire"):
+    def __call__(self, timeline: Timeline):
+        return Merged()(timeline)
+
+
+def test_weights_of_ones_own_are_taken_only_by_those_who_have_them():
+    assert there_and_back(order(weights=Mine())).weights == Mine()
+    _, letter = wire.Desk(RUN, "m").write(order(weights=Mine()), "train")
+    with pytest.raises(WireError, match="neither in the catalogue nor in this client's spec"):
+        wire.read_order(wire.read_question(letter), letter.body, Method())
+
+
+def test_the_body_is_the_same_bytes_for_all_clients_of_a_round():
+    desk, first = wire.Desk(RUN, "m"), order()
+    (one, a), (other, b) = desk.write(first, "train"), desk.write(replace(first, client=2), "train")
+    assert a.body is b.body
+    assert (one, other) == (f"{RUN}/3/train/1", f"{RUN}/3/train/2")
+
+
+def test_a_new_round_is_packed_anew():
+    desk, first = wire.Desk(RUN, "m"), order()
+    desk.write(first, "train")
+    _, letter = desk.write(replace(first, server={"params": torch.ones(6)}), "train")
+    read = wire.read_order(wire.read_question(letter), letter.body, Method())
+    assert torch.equal(read.server["params"], torch.ones(6))
+
+
+def test_results_travel():
+    question = wire.Question(wire.PROTOCOL, "train", RUN, "m", 3, 1)
+    delta = torch.randn(6)
+    result = Result(
+        1, 5, 40, {"delta": delta}, torch.ones(2), {"h": torch.ones(1)}, {"loss": torch.ones(())}
+    )
+    letter = wire.write_reply(question, result)
+    reply = wire.read_reply(letter)
+    assert (reply.name, reply.method) == (question.name, "m")
+    assert equal(wire.read_result(reply, letter.body), result)
+
+
+def test_the_fingerprint_is_of_method_and_model_only():
+    plain = wire.fingerprint(Experiment())
+    assert plain == wire.fingerprint(Experiment(name="other", seed=3, rounds=9))
+    assert plain != wire.fingerprint(Experiment(method=Method(FedProx())))
+    assert plain != wire.fingerprint(Experiment(model=Mlp(hidden=(3,))))
+
+
+BODY = wire.Desk(RUN, "m").write(order(past=Surrogate(1.0, quadratic=QUADRATIC)), "train")[1].body
+HEADER = json.loads(
+    wire.Desk(RUN, "m").write(order(past=Surrogate(1.0, quadratic=QUADRATIC)), "train")[1].header
+)
+
+
+def changed(**changes) -> str:
+    return json.dumps({**HEADER, **changes})
+
+
+@pytest.mark.parametrize(
+    ("header", "complaint"),
+    [
+        ("", "cannot be read"),
+        ("[]", "cannot be read"),
+        ("[" * 100_000, "cannot be read"),
+        (changed(protocol=2), "protocol 2, but this side speaks 1"),
+        (changed(ask="sing"), "cannot be read"),
+        (changed(more=1), "cannot be read"),
+        (changed(round="3"), "cannot be read"),
+        (changed(run="../../etc/passwd"), "a run called '../../etc/passwd'"),
+        (" " * (wire.HEADER + 1), "too long"),
+    ],
+    ids=range(9),
+)
+def test_bad_headers_are_refused_in_one_line(header, complaint):
+    with pytest.raises(WireError, match=complaint) as error:
+        wire.read_question(Letter(header))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {},
+        {**HEADER["order"], "weights": {"kind": "os:system"}},
+        {**HEADER["order"], "weights": {"kind": "none-such"}},
+        {**HEADER["order"], "train": {"lr": -1}},
+        {**HEADER["order"], "seed": "x"},
+        {**HEADER["order"], "past": {"present": 1.0}},
+        {**HEADER["order"], "past": {**HEADER["order"]["past"], "spans": [[0, 2], [5, 7]]}},
+        {**HEADER["order"], "past": {**HEADER["order"]["past"], "spans": [[0, 4]]}},
+    ],
+    ids=range(8),
+)
+def test_bad_orders_are_refused(about):
+    question = wire.read_question(Letter(changed(order=about)))
+    with pytest.raises(WireError):
+        wire.read_order(question, BODY, Method())
+
+
+def test_sizes_are_bounded():
+    question = wire.read_question(Letter(json.dumps(HEADER)))
+    with pytest.raises(WireError, match=f"a body of {len(BODY)} bytes; at most 10 are accepted"):
+        wire.read_order(question, BODY, Method(), largest=10)
+    many = {f"server/{k}": torch.zeros(0) for k in range(wire.TENSORS + 1)}
+    with pytest.raises(WireError, match="tensors; at most"):
+        wire.read_order(question, wire._pack(many), Method())
+
+
+def test_tensors_must_not_share_bytes():
+    """A few bytes must not become gigabytes."""
+    place = {"dtype": "U8", "shape": [100], "data_offsets": [0, 100]}
+    header = json.dumps({f"server/{k}": place for k in range(50)}).encode()
+    body = len(header).to_bytes(8, "little") + header + bytes(100)
+    with pytest.raises(WireError, match="overlap"):
+        wire.read_result(wire.Reply(1, "x"), body)
+
+
+def test_a_result_has_no_other_parts():
+    body = wire._pack({"model/buffers": torch.zeros(0), "extra/x": torch.zeros(1)})
+    with pytest.raises(WireError, match="nobody asked for: extra"):
+        wire.read_result(wire.Reply(1, "x"), body)
+
+
+@given(st.data())
+def test_damaged_bodies_never_raise_anything_else(data):
+    body = bytearray(BODY)
+    for _ in range(data.draw(st.integers(1, 4))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(body[: data.draw(st.integers(0, len(body)))])
+    question = wire.read_question(Letter(json.dumps(HEADER)))
+    for content in (bytes(body), cut):
+        with suppress(WireError):
+            wire.read_order(question, content, Method())
