@@ -55,6 +55,7 @@ def test_run_compare_and_resume(call, tmp_path):
         "metrics.jsonl",
         "periods.jsonl",
         "times.jsonl",
+        "scenario.json",
         "engine.jsonl",
         "checkpoints",
         "summary.json",

@@ -10,11 +10,12 @@ from typing import Any, cast
 
 from chronofed.clock import Clock
 from chronofed.engines.lockers import LockerStore
-from chronofed.errors import StorageError
+from chronofed.errors import ChronofedError, StorageError
 from chronofed.experiments.environment import environment
 from chronofed.experiments.spec import Experiment, load, with_path
 from chronofed.loop import Snapshot, run
 from chronofed.metrics.evaluation import Evaluator
+from chronofed.metrics.holdings import describe
 from chronofed.metrics.summary import Measures, summarise
 from chronofed.records import RunDirectory
 from chronofed.records.checkpoint import load_latest, save
@@ -70,11 +71,15 @@ def proceed(
         if summary is not None:
             return summary
         remove_leftovers(directory.path)
+        directory.begin()
         try:
             return _work(directory, experiment, data, watch, say)
         except StorageError as error:
             msg = f"{error}, then continue with: chronofed resume {directory.path}"
             raise StorageError(msg) from error
+        except ChronofedError as error:
+            directory.fail(str(error))
+            raise
 
 
 def _work(
@@ -90,6 +95,8 @@ def _work(
     for complaint in complaints:
         say(f"{complaint}; going on from round {done}")
     directory.rewind(done)
+    if not directory.scenario():
+        directory.describe_scenario(describe(scenario, task.data, rounds))
     choice = experiment.choose(task, scenario)
     directory.note_engine({"round": done, **asdict(choice)})
     clock, store = Clock(), LockerStore(experiment.budget, directory.path)
@@ -120,7 +127,7 @@ def _work(
                     evaluation = evaluate(snapshot)
                 measures, now = evaluation.measures, time.perf_counter()
                 spent = {"total": now - start, **clock.read()}
-                directory.append(measures, spent, evaluation.periods)
+                directory.append(measures, spent, evaluation.periods, evaluation.weights)
                 start = now
             if snapshot.round % experiment.checkpoint.every == 0 or snapshot.round == rounds:
                 with clock("write"):
