@@ -5,12 +5,12 @@ from argparse import Namespace
 from chronofed.cli.output import emit, emit_json, note, width
 from chronofed.reports.html import write_report
 from chronofed.reports.terminal import comparison
-from chronofed.reports.view import Group, RunView, groups
+from chronofed.reports.view import Group, RunView, find_runs, groups
 
 
 def main(options: Namespace) -> int:
     """Compare runs in a table, and in a report if asked for."""
-    found = groups([RunView.read(path) for path in options.runs])
+    found = groups([RunView.read(path) for path in find_runs(options.runs)])
     if options.html:
         write_report(found, options.html, title="Comparison of runs")
         note(f"report: {options.html}")

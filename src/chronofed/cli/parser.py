@@ -157,8 +157,20 @@ def _add_running(commands: _Commands) -> None:
 
 def _add_looking(commands: _Commands) -> None:
     compare = commands.add("compare", "compare runs in a table", "json")
-    compare.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="directories of runs")
+    _add_runs(compare)
     compare.add_argument("--html", type=Path, metavar="FILE", help="write a report with curves")
+
+    report = commands.add("report", "write a page about runs, to send to a colleague", "json")
+    _add_runs(report)
+    report.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("report.html"),
+        metavar="FILE",
+        help="the page (default report.html)",
+    )
+    report.add_argument("--title", metavar="TEXT", help="what is written above it")
 
     scenario = commands.add(
         "scenario", "show who has which data when", "spec", "data", "picture", "json"
@@ -171,6 +183,11 @@ def _add_looking(commands: _Commands) -> None:
 
     commands.add("methods", "list backbones, memories and weights, and what they need", "json")
     commands.add("doctor", "show versions, threads and the data found", "data", "json")
+
+
+def _add_runs(parser: argparse.ArgumentParser) -> None:
+    text = "directories of runs, or folders with runs below them"
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help=text)
 
 
 def _add_timing(commands: _Commands) -> None:
