@@ -172,6 +172,20 @@ def _add_looking(commands: _Commands) -> None:
     )
     report.add_argument("--title", metavar="TEXT", help="what is written above it")
 
+    watch = commands.add("watch", "follow runs on a page in the browser, on this machine", "json")
+    watch.add_argument(
+        "folder",
+        type=Path,
+        nargs="?",
+        default=Path("runs"),
+        metavar="DIR",
+        help="a folder with runs below it, or a run (default runs)",
+    )
+    watch.add_argument(
+        "--port", type=int, default=8765, help="where to listen (default 8765; 0 for any)"
+    )
+    watch.add_argument("--open", action="store_true", help="open the page in a browser")
+
     scenario = commands.add(
         "scenario", "show who has which data when", "spec", "data", "picture", "json"
     )
