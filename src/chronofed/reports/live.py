@@ -16,7 +16,7 @@ ADDRESS = "127.0.0.1"
 PORT = 8765
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 TYPES = {
     "html": "text/html",

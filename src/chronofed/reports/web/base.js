@@ -17,6 +17,16 @@ cf.el = (tag, attributes = {}, ...children) => {
 cf.colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 cf.series = (k) => cf.colour(`--c${k % 8}`);
 cf.dash = (k) => [[], [9, 4], [2, 3], [9, 3, 2, 3]][k % 4];
+cf.line = (k) => {
+  const make = (tag, attributes) => {
+    const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    return node;
+  };
+  const svg = make("svg", { class: "line", viewBox: "0 0 28 6", width: 28, height: 6, "aria-hidden": "true" });
+  svg.append(make("line", { x1: 0, x2: 28, y1: 3, y2: 3, stroke: `var(--c${k % 8})`, "stroke-width": 2.5, "stroke-dasharray": cf.dash(k).join(" ") }));
+  return svg;
+};
 cf.faded = (colour, alpha) => colour + Math.round(255 * alpha).toString(16).padStart(2, "0");
 
 cf.number = (value, digits) => {
@@ -53,11 +63,17 @@ cf.say = (text) => { document.getElementById("spoken").textContent = text; };
 
 // Redrawing what is painted on canvases when colours or sizes change.
 cf.painters = new Set();
-cf.repaint = () => {
-  for (const painter of cf.painters) {
-    if (painter.node.isConnected) painter.paint();
-    else cf.painters.delete(painter);
+cf.repaint = () => { for (const painter of cf.painters) if (painter.node.isConnected) painter.paint(); };
+cf.sizes = new ResizeObserver((entries) => {
+  for (const { target, contentRect } of entries) {
+    const painter = target.painter, width = Math.round(contentRect.width);
+    if (painter.width !== width && width) { painter.width = width; requestAnimationFrame(painter.paint); }
   }
+});
+cf.painted = (node, paint) => {
+  node.painter = { node, paint };
+  cf.painters.add(node.painter);
+  cf.sizes.observe(node);
 };
 cf.theme = (choice) => {
   if (choice === "auto") delete document.documentElement.dataset.theme;
@@ -86,11 +102,6 @@ cf.themeButton = () => {
   addEventListener("afterprint", () => cf.theme(choice));
   return button;
 };
-addEventListener("resize", () => {
-  cancelAnimationFrame(cf.resizing);
-  cf.resizing = requestAnimationFrame(cf.repaint);
-});
-
 cf.table = (headings, rows, attributes = {}) => cf.el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": attributes.label ?? "table" },
   cf.el("table", { class: attributes.class },
     cf.el("thead", {}, cf.el("tr", {}, headings.map((h) => cf.el("th", { scope: "col" }, h)))),

@@ -36,7 +36,7 @@ cf.Chart = class {
     this.table = cf.asTable(() => this.rows(), title);
     this.node = cf.el("figure", {}, cf.el("figcaption", {}, title, unit ? cf.el("span", { class: "soft" }, ` ${unit}`) : null),
       this.box, this.table);
-    cf.painters.add({ node: this.node, paint: () => this.paint() });
+    cf.painted(this.node, () => this.paint());
   }
 
   update(curves) {
@@ -45,11 +45,8 @@ cf.Chart = class {
     this.curves = curves;
     this.box.setAttribute("aria-label", this.words());
     this.table.refill();
-    if (same && this.box.isConnected) {
-      this.refresh();
-      return;
-    }
-    this.paint();
+    if (same) this.refresh();
+    else this.paint();
   }
 
   refresh() {
@@ -94,7 +91,7 @@ cf.Chart = class {
 
   paint() {
     const width = this.box.clientWidth;
-    if (!width) { requestAnimationFrame(() => { if (this.box.clientWidth) this.paint(); }); return; }
+    if (!width || !this.curves.length) return; // it is painted as soon as there is room
     const data = this.data(), ink = cf.colour("--soft"), line = cf.colour("--line");
     const series = [{}], bands = [];
     for (const curve of this.curves) {
@@ -217,7 +214,7 @@ cf.curves = (key = "curves") => {
   const all = cf.el("button", { type: "button", class: "quiet", disabled: true, click: () => panel.zoom() }, "Show all");
   const typed = () => panel.zoom(Number(from.value), Number(to.value));
   panel.zoom = (low, high) => {
-    const places = [...panel.charts.values()].flatMap((chart) => chart.places ?? []);
+    const places = [...panel.charts.values()].flatMap((chart) => chart.curves.flatMap((curve) => [curve.x[0], curve.x.at(-1)])).filter((x) => x != null);
     const first = Math.min(...places), last = Math.max(...places);
     const limits = low == null ? [first, last] : [Math.max(first, low), Math.min(last, high)];
     if (!(limits[1] > limits[0])) return;
@@ -246,7 +243,7 @@ cf.curves = (key = "curves") => {
       every((chart) => chart.curves.forEach((curve, number) => curve.name === group.name && chart.toggle(number)));
       every((chart) => chart.plot.redraw());
     },
-  }, cf.el("span", { class: `line dash${k % 4}`, style: { color: `var(--c${k % 8})` } }), group.name);
+  }, cf.line(k), group.name);
   return {
     nodes: [legend, bar, grid],
     panel,
@@ -257,16 +254,17 @@ cf.curves = (key = "curves") => {
       const keys = content.measures.map((measure) => measure.key);
       for (const old of [...panel.charts.keys()]) if (!keys.includes(old)) { panel.charts.get(old).node.remove(); panel.charts.delete(old); }
       for (const measure of content.measures) {
-        let chart = panel.charts.get(measure.key);
-        if (!chart) {
-          chart = new cf.Chart(measure.title, measure.unit, panel);
-          chart.node.dataset.measure = measure.key;
-          panel.charts.set(measure.key, chart);
-          grid.append(chart.node);
-        }
+        if (panel.charts.has(measure.key)) continue;
+        const chart = new cf.Chart(measure.title, measure.unit, panel);
+        chart.node.dataset.measure = measure.key;
+        panel.charts.set(measure.key, chart);
+        grid.append(chart.node);
+      }
+      for (const measure of content.measures) {
+        const chart = panel.charts.get(measure.key);
         chart.update(measure.curves.map((curve, k) => ({ ...curve, name: content.groups[k].name, colour: k })));
       }
-      if (!panel.limits) requestAnimationFrame(() => panel.charts.size && panel.zoom());
+      if (!panel.limits && document.activeElement !== from && document.activeElement !== to) panel.zoom();
     },
   };
 };

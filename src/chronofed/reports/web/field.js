@@ -19,7 +19,7 @@ cf.Field = class {
       keydown: (event) => this.key(event), blur: () => { cf.hint.hide(); this.paint(); }, focus: () => this.paint(),
     });
     this.node = cf.el("div", { class: "painted" }, this.canvas);
-    cf.painters.add({ node: this.node, paint: () => this.paint() });
+    cf.painted(this.node, () => this.paint());
   }
 
   // content: rows and columns (labels), value(row, column) -> null | 0..1, ramp, bands (rows a label is for), dots
@@ -31,12 +31,12 @@ cf.Field = class {
 
   paint() {
     const width = this.node.clientWidth;
-    if (!width) { requestAnimationFrame(() => { if (this.node.clientWidth) this.paint(); }); return; }
+    if (!width || !this.rows.length) return; // it is painted as soon as there is room
     const context = this.canvas.getContext("2d"), bands = this.bands ?? 1, scale = devicePixelRatio || 1;
     context.font = "12px system-ui, sans-serif";
     const names = this.rows.filter((_, r) => r % bands === 0);
     const margin = Math.min(width * 0.3, 12 + Math.max(20, ...names.map((name) => context.measureText(name).width)));
-    const cell = (width - margin - 1) / Math.max(1, this.columns.length), groups = this.rows.length / bands, space = bands > 1 ? 8 : 0;
+    const cell = (width - margin - 1) / Math.max(1, this.columns.length), groups = this.rows.length / bands, space = bands > 1 ? 12 : 0;
     const tall = bands > 1 ? Math.max(1.5, Math.min(8, 900 / this.rows.length)) : Math.max(5, Math.min(26, 340 / this.rows.length, cell * 1.4));
     this.box = { margin, cell, tall, bands, space };
     const height = Math.ceil(groups * (bands * tall + space)) + 24;
@@ -71,7 +71,7 @@ cf.Field = class {
         if (this.dots) {
           if (!value) continue;
           context.fillStyle = cf.series(Math.floor(row / bands));
-          const radius = Math.min(cell * 0.48, tall * 1.6) * Math.sqrt(value);
+          const radius = Math.min(cell * 0.46, tall * 1.15) * Math.sqrt(value);
           context.globalAlpha = 0.85;
           context.beginPath();
           context.arc(x + cell / 2, y + tall / 2, Math.max(0.6, radius), 0, 7);

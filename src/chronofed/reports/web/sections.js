@@ -28,7 +28,7 @@ cf.summary = () => {
         columns.map((c) => cf.el("th", { scope: "col", "aria-sort": sorted(c) }, sorter(c))))),
       cf.el("tbody", {}, numbered.map(([group, k]) => cf.el("tr", {},
         cf.el("th", { scope: "row" }, cf.el("span", { class: "swatch", style: { background: `var(--c${k % 8})` } }), cf.el("span", { class: "name" }, group.name),
-          ...cf.unfinished(group), cf.el("div", { class: "soft method" }, group.method)),
+          cf.el("div", { class: "soft method" }, group.method, ...cf.unfinished(group))),
         cf.el("td", {}, `${group.runs.length} × ${group.rounds}`),
         columns.map((c) => cf.el("td", { class: group.cells[c.key]?.[0] === best.get(c.key) ? "best" : null },
           cf.cell(group.cells[c.key], c, group.runs.length)))))))));
@@ -37,7 +37,7 @@ cf.summary = () => {
 };
 cf.cell = (pair, column, runs) => {
   if (!pair) return "–";
-  return runs > 1 ? [cf.number(pair[0], column.digits), cf.el("span", { class: "deviation" }, ` ± ${cf.number(pair[1], column.digits)}`)] : cf.number(pair[0], column.digits);
+  return runs > 1 ? [cf.number(pair[0], column.digits), cf.el("div", { class: "deviation" }, `± ${cf.number(pair[1], column.digits)}`)] : cf.number(pair[0], column.digits);
 };
 cf.unfinished = (group) => [...new Set(group.runs.map((run) => run.state))].filter((state) => state !== "finished").map((state) => cf.badge(state));
 
@@ -107,14 +107,15 @@ cf.forgetting = () => {
     if (!ranked.length) { answer.textContent = "Nothing has been measured yet."; return; }
     const clients = [...new Set(a.pairs.map((pair) => pair[0]))].map((client) => [client, mean(a, client)]).filter(([, m]) => m != null).sort((x, y) => y[1] - x[1]);
     const { pair, k, now, top } = ranked[0], classes = classesOf(a, k);
-    const parts = [`After round ${chosen.round}, ${a.label} has lost ${points(mean(a))} on average; most of it ${clientName(clients[0][0])} (${points(clients[0][1])}). `,
-      `Its worst case is ${clientName(pair[0])}, ${keyName(pair[1])}${classes ? ` (${classes})` : ""}: from ${cf.number(100 * top, 0)} % to ${cf.number(100 * now, 0)} %.`];
+    const title = (t) => cf.el("b", {}, t.label.replace(/, seed (\d+)$/, " (seed $1)"));
+    const [client, most] = clients[0], parts = [`After round ${chosen.round}, `, title(a), ` has forgotten ${points(mean(a))} on average, most on ${clientName(client)} (${points(most)}). `,
+      `The worst is ${clientName(pair[0])}, ${keyName(pair[1])}${classes ? ` (${classes})` : ""}: it fell from ${cf.number(100 * top, 0)} % to ${cf.number(100 * now, 0)} %.`];
     if (b) {
       const there = b.now(b.frame(chosen.round), b.place.get(`${pair[0]}/${pair[1]}`));
-      parts.push(` ${b.label} has lost ${points(mean(b) ?? 0)} on average, ${clientName(clients[0][0])} ${points(mean(b, clients[0][0]) ?? 0)}`,
-        there == null ? "." : `, and answers ${cf.number(100 * there, 0)} % of that data set.`);
+      parts.push(" ", title(b), ` has forgotten ${points(mean(b) ?? 0)} on average and ${points(mean(b, client) ?? 0)} on ${clientName(client)}`,
+        there == null ? "." : `; there, that data set is at ${cf.number(100 * there, 0)} %.`);
     }
-    answer.textContent = parts.join("");
+    answer.replaceChildren(...parts);
   };
   const drawList = (ranked) => {
     const worst = ranked.filter((entry, k) => ranked.findIndex((other) => other.pair[0] === entry.pair[0]) === k);
@@ -123,7 +124,7 @@ cf.forgetting = () => {
       const button = cf.el("button", { type: "button", class: "link", click: () => { chosen.pair = pair; drawPair(); } }, `${clientName(pair[0])}, ${keyName(pair[1])}`);
       return [button, classesOf(table(0), k), `${cf.number(100 * top, 1)} %`, `${cf.number(100 * now, 1)} %`, cf.number(100 * lost, 1), ...(b ? [other == null ? "–" : `${cf.number(100 * other, 1)} %`] : [])];
     });
-    list.replaceChildren(cf.table(["client, data set", "mostly", "best so far", "now", "lost", ...(b ? [`now, ${b.label}`] : [])], body, { label: "The worst data set of every client", class: "forgotten" }));
+    list.replaceChildren(cf.table(["client, data set", "mostly", "best so far", "now", "lost, points", ...(b ? [`now, ${b.label}`] : [])], body, { label: "The worst data set of every client", class: "forgotten" }));
   };
   const drawPair = () => {
     const [client, key] = chosen.pair ?? [];
