@@ -100,6 +100,14 @@ class _Commands:
         )
 
     @staticmethod
+    def _track(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--track",
+            metavar="NAME",
+            help="tell others of every evaluation: tensorboard, or package.module:factory",
+        )
+
+    @staticmethod
     def _picture(parser: argparse.ArgumentParser) -> None:
         text = "draw it (.png, .svg or .pdf)"
         parser.add_argument("--plot", type=Path, metavar="FILE", help=text)
@@ -144,14 +152,11 @@ def _add_running(commands: _Commands) -> None:
     demo.add_argument("--seeds", type=int, default=3, help="number of seeds (default 3)")
     demo.add_argument("-o", "--output", type=Path, metavar="DIR", help="where to put the runs")
 
-    run = commands.add(
-        "run", "carry out an experiment", "spec", "engine", "data", "samples", "quiet", "json"
-    )
+    shared = ("engine", "data", "samples", "track", "quiet", "json")
+    run = commands.add("run", "carry out an experiment", "spec", *shared)
     run.add_argument("-o", "--output", type=Path, metavar="DIR", help="directory of the run")
 
-    resume = commands.add(
-        "resume", "continue a run that was stopped", "engine", "data", "samples", "quiet", "json"
-    )
+    resume = commands.add("resume", "continue a run that was stopped", *shared)
     resume.add_argument("run", type=Path, metavar="RUN", help="directory of the run")
 
 
@@ -186,6 +191,8 @@ def _add_looking(commands: _Commands) -> None:
     )
     watch.add_argument("--open", action="store_true", help="open the page in a browser")
 
+    _add_plot(commands)
+
     scenario = commands.add(
         "scenario", "show who has which data when", "spec", "data", "picture", "json"
     )
@@ -197,6 +204,31 @@ def _add_looking(commands: _Commands) -> None:
 
     commands.add("methods", "list backbones, memories and weights, and what they need", "json")
     commands.add("doctor", "show versions, threads and the data found", "data", "json")
+
+
+def _add_plot(commands: _Commands) -> None:
+    plot = commands.add("plot", "draw runs for a paper", "json")
+    kinds = ("curves", "heatmap", "weights", "information-loss", "scenario")
+    plot.add_argument("kind", choices=kinds, help="what to draw")
+    _add_runs(plot)
+    text = "the figure (.pdf, .svg or .png)"
+    plot.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=text)
+    plot.add_argument(
+        "--measure",
+        default="test_accuracy",
+        metavar="KEY",
+        help="of curves: a key of metrics.jsonl (default test_accuracy)",
+    )
+    plot.add_argument(
+        "--window", type=int, default=1, help="of curves: evaluations in a moving mean (default 1)"
+    )
+    plot.add_argument(
+        "--show", choices=("lost", "accuracy"), default="lost", help="of a heatmap (default lost)"
+    )
+    plot.add_argument("--round", type=int, help="of a heatmap: after which round (default last)")
+    plot.add_argument(
+        "--rounds", type=int, default=20, help="of a scenario: rounds to show (default 20)"
+    )
 
 
 def _add_runs(parser: argparse.ArgumentParser) -> None:

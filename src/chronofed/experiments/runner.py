@@ -12,7 +12,9 @@ from chronofed.clock import Clock
 from chronofed.engines.lockers import LockerStore
 from chronofed.errors import ChronofedError, StorageError
 from chronofed.experiments.environment import environment
+from chronofed.experiments.reader import written
 from chronofed.experiments.spec import Experiment, load, with_path
+from chronofed.experiments.tracking import Guarded, TrackedRun, find_tracker
 from chronofed.loop import Snapshot, run
 from chronofed.metrics.evaluation import Evaluator
 from chronofed.metrics.holdings import describe
@@ -39,6 +41,8 @@ def start(experiment: Experiment, path: Path, data: Path | None = None) -> RunDi
     """Make the directory of a new run; nothing is written if the experiment cannot work."""
     experiment = with_path(experiment, Path.cwd(), data)
     experiment.build(data)
+    if experiment.track:
+        find_tracker(experiment.track)
     return RunDirectory.create(path, experiment.resolved(), environment())
 
 
@@ -99,6 +103,8 @@ def _work(
         directory.describe_scenario(describe(scenario, task.data, rounds))
     choice = experiment.choose(task, scenario)
     directory.note_engine({"round": done, **asdict(choice)})
+    tracker = Guarded(find_tracker(experiment.track) if experiment.track else None, say)
+    tracker.start(TrackedRun(directory.path, written(experiment), done, rounds))
     clock, store = Clock(), LockerStore(experiment.budget, directory.path)
     with closing(choice.build(task, store, clock)) as engine, Writer(directory) as writer:
         task = cast("Classification", engine.task)
@@ -128,6 +134,7 @@ def _work(
                 measures, now = evaluation.measures, time.perf_counter()
                 spent = {"total": now - start, **clock.read()}
                 directory.append(measures, spent, evaluation.periods, evaluation.weights)
+                tracker.log(snapshot.round, measures)
                 start = now
             if snapshot.round % experiment.checkpoint.every == 0 or snapshot.round == rounds:
                 with clock("write"):
@@ -135,6 +142,7 @@ def _work(
             watch(Progress(snapshot.round, rounds, measures))
     summary = summarise(directory.history()) | _seconds(directory)
     directory.finish(summary)
+    tracker.finish(summary)
     return summary
 
 

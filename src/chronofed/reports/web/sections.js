@@ -325,7 +325,7 @@ cf.sections = (root) => {
     ["curves", "Curves", "Drag to zoom, double-click to show all; bands are one deviation over seeds.", { ...curves, node: cf.el("div", {}, curves.nodes) }, (c) => c.measures.length, "No evaluation has been recorded yet."],
     ["forgetting", "Who forgets what, when", "Every client's data sets, and how the global model does on them. Choose a cell to see it over time.", cf.forgetting(), (c) => c.periods.length, "These runs did not follow single data sets (evaluate.periods)."],
     ["weights", "Round weights", "How much the present counts, and each remembered data set, newest first; mean over clients.", cf.weights(), (c) => c.weights.length, "Nothing is remembered in these runs: the present has all the weight."],
-    ["scenario", "Scenario", null, cf.scenario(), (c) => c.scenarios.length, "These runs were made before scenarios were recorded; draw one with: chronofed plot scenario RUN -o FILE"],
+    ["scenario", "Scenario", null, cf.scenario(), (c) => c.scenarios.length, "These runs were made before scenarios were recorded; draw one from its data with: chronofed scenario RUN/spec.toml --plot FILE"],
     ["settings", "Settings that differ", null, cf.settings(), () => true, ""],
     ["environment", "Environment", null, cf.environment(), (c) => c.environments.length, "No environment was recorded."],
   ];
