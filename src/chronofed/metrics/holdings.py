@@ -7,7 +7,7 @@ import numpy as np
 from chronofed.scenarios.base import Indices, Scenario
 from chronofed.tasks.dataset import Dataset
 
-ROUNDS = 48  # columns that fit on a page
+ROUNDS = 40  # columns that fit on a page
 CLIENTS = 24  # rows that fit on a page
 NAMES = 1000  # clients that are called by their names
 KINDS = 12  # classes listed for one client and round, the most frequent first

@@ -1,6 +1,7 @@
 """What a page shows of some runs, as plain data: the report embeds it, the live page asks for it."""
 
 import base64
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,16 +28,17 @@ MEASURES = (  # key, title, unit
 )
 POINTS = 24_000  # of all curves together: half a megabyte at most
 MOST_POINTS = 600  # of one curve: more than a screen can show
-CELLS = 90_000  # of all period tables together
-FEWEST_FRAMES = 12  # below this, only the first seed of every experiment has a period table
+CELLS = 80_000  # of all period tables together
+PAIRS = 9_000  # of all period tables together
 COLUMNS_OF_WEIGHTS = 60
-SCENARIOS = 6
+SCENARIO_BYTES = 130_000  # of all scenarios together
 
 
 def build(found: Sequence[Group], title: str) -> dict[str, Any]:
     """Everything that a page shows of some experiments."""
     runs = [(number, run) for number, group in enumerate(found) for run in group.runs]
     scenarios = _scenarios(runs)
+    tables, left_out = _periods(runs, scenarios)
     return {
         "title": title,
         "subtitle": _subtitle(found),
@@ -46,9 +48,11 @@ def build(found: Sequence[Group], title: str) -> dict[str, Any]:
         ],
         "groups": [_group(group) for group in found],
         "measures": _measures(found),
-        "periods": _periods(runs, scenarios),
+        "periods": tables,
+        "periods_left_out": left_out,
         "weights": [_weights(n, run) for n, run in _first(runs) if run.weights()],
-        "scenarios": scenarios[:SCENARIOS],
+        "scenarios": _fitting(scenarios),
+        "scenarios_in_all": len(scenarios),
         "differences": {key: _shown(values) for key, values in differences(found).items()},
         "settings": [_shown(flatten(group.runs[0].spec)) for group in found],
         "environments": _environments(runs),
@@ -160,15 +164,21 @@ def _first(runs: Sequence[tuple[int, RunView]]) -> list[tuple[int, RunView]]:
 
 def _periods(
     runs: Sequence[tuple[int, RunView]], scenarios: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """Period tables of all runs, or of the first run of every group where there would be too much."""
+) -> tuple[list[dict[str, Any]], int]:
+    """Period tables, and of how many runs they were left out.
+
+    Where there is too much for a page, only the first run of every group has one, or the first few.
+    """
     books = [(number, run, run.periods()) for number, run in runs]
     books = [entry for entry in books if entry[2].pairs]
-    if _frames(len(books), sum(len(book.pairs) for _, _, book in books)) < FEWEST_FRAMES:
+    there = len(books)
+    if sum(len(book.pairs) for _, _, book in books) > PAIRS:
         first = {id(run) for _, run in _first(runs)}
         books = [entry for entry in books if id(entry[1]) in first]
-    most = _frames(len(books), sum(len(book.pairs) for _, _, book in books))
-    place = {label: k for k, about in enumerate(scenarios[:SCENARIOS]) for label in about["of"]}
+    while len(books) > 1 and sum(len(book.pairs) for _, _, book in books) > PAIRS:
+        books.pop()
+    most = max(2, min(200, CELLS // max(1, sum(len(book.pairs) for _, _, book in books))))
+    place = {label: k for k, about in enumerate(scenarios) for label in about["of"]}
     tables = []
     for number, run, book in books:
         rounds, now, best = book.frames(most)
@@ -177,18 +187,32 @@ def _periods(
                 "group": number,
                 "label": run.label,
                 "scenario": place.get(_where(number, run)),
+                "names": _names(scenarios, place.get(_where(number, run))),
                 "rounds": rounds,
-                "pairs": [[client, key] for client, key in book.pairs],
-                "held": [book.held.get(pair, []) for pair in book.pairs],
+                "pairs": [number for pair in book.pairs for number in pair],
+                "held": [_mostly(book.held.get(pair, [])) for pair in book.pairs],
                 "accuracy": base64.b64encode(now.tobytes()).decode(),
                 "best": base64.b64encode(best.tobytes()).decode(),
             }
         )
-    return tables
+    return tables, there - len(tables)
 
 
-def _frames(books: int, pairs: int) -> int:
-    return max(2, min(200, CELLS // max(1, books, pairs)))
+def _mostly(held: list[list[float]]) -> list[int]:
+    """Classes and their shares in per cent, one after the other."""
+    return [number for kind, share in held for number in (int(kind), round(100 * share))]
+
+
+def _names(scenarios: Sequence[dict[str, Any]], place: int | None) -> dict[str, Any]:
+    """What classes, clients and periods are called."""
+    about = {} if place is None else scenarios[place]
+    return {key: about[key] for key in ("classes", "client_names", "period_names") if key in about}
+
+
+def _fitting(scenarios: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first scenarios, as many as a page has room for."""
+    sizes = np.cumsum([len(json.dumps(about)) for about in scenarios])
+    return list(scenarios[: max(1, int(np.searchsorted(sizes, SCENARIO_BYTES)))])
 
 
 def _weights(number: int, run: RunView) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class RunView:
     @property
     def name(self) -> str:
         """The experiment's name."""
-        return str(self.spec["name"])
+        return str(self.spec.get("name", self.path.name))
 
     @property
     def label(self) -> str:
@@ -165,7 +165,8 @@ class Group:
         there = ~np.isnan(table)
         count = np.maximum(there.sum(0), 1)
         means = np.where(there, table, 0.0).sum(0) / count
-        squares = np.where(there, table - means, 0.0) ** 2
+        with np.errstate(invalid="ignore"):  # a loss may be infinite
+            squares = np.where(there, table - means, 0.0) ** 2
         return rounds, means, np.sqrt(squares.sum(0) / np.maximum(count - 1, 1))
 
 

@@ -47,7 +47,7 @@ cf.forgetting = () => {
   const chosen = { first: null, second: null, mode: "lost", round: null, pair: null };
   let content, tables;
   const controls = cf.el("div", { class: "bar" }), fields = cf.el("div", { class: "beside" }), answer = cf.el("p", { class: "answer", "aria-live": "polite" });
-  const list = cf.el("div"), detail = cf.el("div", { class: "charts" });
+  const rest = cf.el("p", { class: "soft" }), list = cf.el("div"), detail = cf.el("div", { class: "charts" });
   const field = [0, 1].map((k) => new cf.Field({ label: "Accuracy by client and data set", words: (r, c) => words(k, r, c), pick: (r, c) => choose(k, r, c) }));
   const heads = [0, 1].map(() => cf.el("figcaption"));
   const scales = [0, 1].map(() => cf.el("div"));
@@ -57,22 +57,26 @@ cf.forgetting = () => {
   const slider = cf.el("input", { type: "range", min: 0, id: "round", input: () => { chosen.round = tables[chosen.first].rounds[slider.value]; draw(); } });
   const shownRound = cf.el("output", { for: "round" });
   const mode = cf.el("div", { class: "switch", role: "group", "aria-label": "What is shown" });
-  node.append(controls, answer, fields, cf.el("h3", {}, "The worst data set of every client"), list, detail);
+  node.append(controls, answer, fields, cf.el("h3", {}, "The worst data set of every client"), list, detail, rest);
 
   const decode = (raw) => {
-    const accuracy = cf.bytes(raw.accuracy), best = cf.bytes(raw.best), n = raw.pairs.length;
-    const place = new Map(raw.pairs.map(([client, key], k) => [`${client}/${key}`, k]));
+    const accuracy = cf.bytes(raw.accuracy), best = cf.bytes(raw.best), n = raw.pairs.length / 2;
+    const pairs = Array.from({ length: n }, (_, k) => [raw.pairs[2 * k], raw.pairs[2 * k + 1]]);
+    const place = new Map(pairs.map(([client, key], k) => [`${client}/${key}`, k]));
     const value = (bytes, frame, k) => (frame < 0 || k == null || bytes[frame * n + k] === 255 ? null : bytes[frame * n + k] / 200);
     return {
-      ...raw, place, now: (frame, k) => value(accuracy, frame, k), top: (frame, k) => value(best, frame, k),
+      ...raw, pairs, place, now: (frame, k) => value(accuracy, frame, k), top: (frame, k) => value(best, frame, k),
       lost(frame, k) { const now = this.now(frame, k); return now == null ? null : this.top(frame, k) - now; },
       frame(round) { return raw.rounds.findLastIndex((r) => r <= round); },
-      about: content.scenarios[raw.scenario] ?? {},
+      about: raw.names,
     };
   };
   const clientName = (client) => tables[chosen.first].about.client_names?.[client] ?? `client ${client}`;
   const keyName = (key) => tables[chosen.first].about.period_names?.[key] ?? `data set ${key}`;
-  const classesOf = (table, k) => (table.held[k] ?? []).map(([c, share]) => `${table.about.classes?.[c] ?? `class ${c}`} ${Math.round(100 * share)} %`).join(", ");
+  const classesOf = (table, k) => {
+    const held = table.held[k] ?? [];
+    return held.flatMap((c, n) => (n % 2 ? [] : [`${table.about.classes?.[c] ?? `class ${c}`} ${held[n + 1]} %`])).join(", ");
+  };
   const table = (k) => tables[k ? chosen.second : chosen.first];
   const axes = () => {
     const both = [table(0), table(1)].filter(Boolean);
@@ -195,6 +199,7 @@ cf.forgetting = () => {
       chosen.following = !tables || chosen.round === tables[chosen.first]?.rounds.at(-1);
       const before = tables && [tables[chosen.first]?.label, tables[chosen.second]?.label];
       tables = content.periods.map(decode);
+      rest.textContent = content.periods_left_out ? `There was no room for ${content.periods_left_out} further runs; make a report of fewer.` : "";
       if (!tables.length) return;
       const again = (label) => { const k = tables.findIndex((t) => t.label === label); return k < 0 ? null : k; };
       const usual = byLoss()[0];
@@ -245,7 +250,7 @@ cf.weights = () => {
 
 cf.scenario = () => {
   const node = cf.el("div"), bar = cf.el("div", { class: "bar" });
-  let all = [], chosen = 0, counts = [], most = 1;
+  let all = [], inAll = 0, chosen = 0, counts = [], most = 1;
   const about = () => all[chosen];
   const clientName = (client) => about().client_names?.[client] ?? `${about().returning ? "client" : "new client"} ${client}`;
   const field = new cf.Field({
@@ -272,13 +277,13 @@ cf.scenario = () => {
       value: (r, c) => counts[r][c] / most,
     });
     const hiddenClients = about().clients - about().held.length;
-    note.textContent = `A band is a client, a line in it one of ${kinds} classes (${about().classes.slice(0, 12).join(", ")}${kinds > 12 ? ", …" : ""}, from the top), a column a round; the area of a dot is the number of samples, at most ${most}.${hiddenClients > 0 ? ` ${hiddenClients} further clients are not shown.` : ""}`;
+    note.textContent = `A band is a client, a line in it one of ${kinds} classes (${about().classes.slice(0, 12).join(", ")}${kinds > 12 ? ", …" : ""}, from the top), a column a round; the area of a dot is the number of samples, at most ${most}.${hiddenClients > 0 ? ` ${hiddenClients} further clients are not shown.` : ""}${inAll > all.length ? ` There was no room for ${inAll - all.length} further scenarios.` : ""}`;
     table.refill();
   };
   return {
     node,
     update(content) {
-      all = content.scenarios;
+      [all, inAll] = [content.scenarios, content.scenarios_in_all];
       if (!all.length) return;
       chosen = Math.min(chosen, all.length - 1);
       bar.replaceChildren(...(all.length > 1 ? [cf.select("Scenario of", all.map((s, k) => [k, s.labels.slice(0, 3).join("; ") + (s.labels.length > 3 ? "; …" : "")]), chosen, (k) => { chosen = Number(k); draw(); })] : []));
