@@ -49,6 +49,7 @@ class LiveServer(ThreadingHTTPServer):
             )
             raise StorageError(msg) from error
         port = self.server_address[1]
+        self.shelf.rows()  # read once, so that the first browser does not wait
         self.hosts = {f"{ADDRESS}:{port}", f"localhost:{port}"}
 
     @property

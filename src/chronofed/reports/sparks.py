@@ -12,7 +12,7 @@ from chronofed.reports.thin import Numbers
 from chronofed.reports.view import Group
 
 HEIGHT = 5  # lines of a curve
-NARROW, WIDE = 24, 44  # characters of a curve
+NARROW, WIDE, GAP = 24, 44, 2  # characters of a curve, and between two
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a braille character
 
 
@@ -60,10 +60,10 @@ def curves(
     high = scale * max(float(y.max()) for _, _, y in lines)
     limits = (min(x[0] for _, x, _ in lines), max(x[-1] for _, x, _ in lines), low, high)
     room = len(_label(high)) + 1
-    across = max(1, min(len(lines), (width + 2) // (NARROW + room + 3)))
-    span = max(8, min(WIDE, (width + 2) // across - room - 3))
+    across = max(1, min(len(lines), width // (NARROW + room + GAP)))
+    span = max(4, min(WIDE, width // across - room - GAP))
     panels = [_panel(name, x, scale * y, span, limits) for name, x, y in lines]
-    return Columns(panels, padding=(1, 2), width=span + room)
+    return Columns(panels, padding=(1, GAP), width=span + room)
 
 
 def _panel(
