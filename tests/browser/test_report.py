@@ -6,14 +6,15 @@ EVIL = "<script>alert(1)</script>"
 COUNT = """(canvas) => {
   const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
   const colours = new Set();
-  for (let k = 0; k < data.length; k += 4) if (data[k + 3] > 200) colours.add(`${data[k]},${data[k + 1]},${data[k + 2]}`);
+  for (let k = 0; k < data.length; k += 4) if (data[k + 3] > 200) colours.add(data.slice(k, k + 3).join());
   return colours.size;
 }"""
 NEAR = """(canvas, [r, g, b]) => {
   const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
   let count = 0;
   for (let k = 0; k < data.length; k += 4) {
-    if (data[k + 3] > 150 && Math.abs(data[k] - r) + Math.abs(data[k + 1] - g) + Math.abs(data[k + 2] - b) < 60) count++;
+    const away = Math.abs(data[k] - r) + Math.abs(data[k + 1] - g) + Math.abs(data[k + 2] - b);
+    if (data[k + 3] > 150 && away < 60) count++;
   }
   return count;
 }"""
