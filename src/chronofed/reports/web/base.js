@@ -37,6 +37,13 @@ cf.number = (value, digits) => {
   return String(Number(value.toPrecision(4))).replace("-", "−");
 };
 
+// A number that fits beside an axis.
+cf.tick = (value) => {
+  const size = Math.abs(value);
+  if (size === 0 || (size >= 1e-3 && size < 1e5)) return cf.number(value);
+  return Number(value.toPrecision(2)).toExponential().replace(/-/g, "−").replace("+", "");
+};
+
 cf.duration = (seconds) => {
   if (seconds == null) return "";
   if (seconds < 90) return `${Math.round(seconds)} s`;

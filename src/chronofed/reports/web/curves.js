@@ -114,7 +114,7 @@ cf.Chart = class {
       scales: { x: { time: false }, y: { range: (u, low, high) => this.range(low, high) } },
       axes: [
         { ...axis, size: 30, gap: 6, grid: { show: false }, incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 2500, 5000, 10000, 20000, 50000, 100000] },
-        { ...axis, size: 48, gap: 6, values: (u, ticks) => ticks.map((t) => cf.number(t)) },
+        { ...axis, size: 48, gap: 6, values: (u, ticks) => ticks.map(cf.tick) },
       ],
       cursor: {
         sync: { key: this.panel.key }, drag: { x: true, y: false, setScale: false }, y: false, focus: { prox: 16 },

@@ -43,6 +43,7 @@ cf.Field = class {
     Object.assign(this.canvas, { width: Math.round(width * scale), height: Math.round(height * scale) });
     Object.assign(this.canvas.style, { width: `${width}px`, height: `${height}px` });
     context.setTransform(scale, 0, 0, scale, 0, 0);
+    context.font = "12px system-ui, sans-serif"; // a new size resets everything
     this.cells(context);
     this.words_(context, height, width);
     if (this.at && this.at[0] < this.rows.length && this.at[1] < this.columns.length) {
