@@ -243,12 +243,12 @@ cf.curves = (key = "curves") => {
       every((chart) => chart.curves.forEach((curve, number) => curve.name === group.name && chart.toggle(number)));
       every((chart) => chart.plot.redraw());
     },
-  }, cf.line(k), group.name);
+  }, cf.line(group.colour ?? k), group.name);
   return {
     nodes: [legend, bar, grid],
     panel,
     update(content) {
-      const names = content.groups.map((group) => group.name).join("\n");
+      const names = content.groups.map((group) => `${group.name} ${group.colour}`).join("\n");
       if (names !== panel.names) legend.replaceChildren(...content.groups.map(button));
       panel.names = names;
       const keys = content.measures.map((measure) => measure.key);
@@ -262,7 +262,7 @@ cf.curves = (key = "curves") => {
       }
       for (const measure of content.measures) {
         const chart = panel.charts.get(measure.key);
-        chart.update(measure.curves.map((curve, k) => ({ ...curve, name: content.groups[k].name, colour: k })));
+        chart.update(measure.curves.map((curve, k) => ({ ...curve, name: content.groups[k].name, colour: content.groups[k].colour ?? k })));
       }
       if (!panel.limits && document.activeElement !== from && document.activeElement !== to) panel.zoom();
     },

@@ -28,7 +28,7 @@ cf.summary = () => {
         columns.map((c) => cf.el("th", { scope: "col", "aria-sort": sorted(c) }, sorter(c))))),
       cf.el("tbody", {}, numbered.map(([group, k]) => cf.el("tr", {},
         cf.el("th", { scope: "row" }, cf.el("span", { class: "swatch", style: { background: `var(--c${k % 8})` } }), cf.el("span", { class: "name" }, group.name),
-          cf.el("div", { class: "soft method" }, group.method, ...cf.unfinished(group))),
+          cf.el("div", { class: "soft method" }, `${group.method} `, ...cf.unfinished(group))),
         cf.el("td", {}, `${group.runs.length} × ${group.rounds}`),
         columns.map((c) => cf.el("td", { class: group.cells[c.key]?.[0] === best.get(c.key) ? "best" : null },
           cf.cell(group.cells[c.key], c, group.runs.length)))))))));
@@ -140,7 +140,7 @@ cf.forgetting = () => {
       t.rounds.forEach((round, frame) => { const v = t.now(frame, at); if (v != null) { xs.push(round); ys.push(100 * v); } });
       return { x: xs, y: ys };
     });
-    const groups = [0, 1].filter((k) => table(k)).map((k) => ({ name: table(k).label }));
+    const groups = [0, 1].filter((k) => table(k)).map((k) => ({ name: table(k).label, colour: table(k).group }));
     panel.update({ groups, measures: [{ key: "pair", title: `Accuracy on ${clientName(client)}, ${keyName(key)}`, unit: "%", curves }] });
     panel.panel.charts.get("pair").node.querySelector("figcaption").replaceChildren(`Accuracy on ${clientName(client)}, ${keyName(key)} `, cf.el("span", { class: "soft" }, classesOf(table(0), table(0).place.get(`${client}/${key}`)) || "%"));
     if (!detail.firstChild) detail.append(cf.el("div", {}, panel.nodes[0], panel.nodes[2]));
