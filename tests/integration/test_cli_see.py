@@ -84,7 +84,7 @@ def test_a_report_of_a_folder(call, grid, tmp_path):
 def test_a_report_of_nothing(call, tmp_path):
     code, _, err = call("report", tmp_path)
     assert code == 4
-    assert "no run there or below it" in err
+    assert "no run is below it" in err
     assert err.count("\n") == 1
 
 

@@ -66,7 +66,7 @@ def test_runs_are_found_below_folders_each_once(tmp_path):
     make(tmp_path / "grid" / ".hidden")
     assert find_runs([tmp_path / "grid", one]) == [two, one]
     assert find_runs([one]) == [one]
-    with pytest.raises(RunError, match="no run there or below it"):
+    with pytest.raises(RunError, match="no run is below it"):
         find_runs([tmp_path / "nothing"])
 
 
@@ -74,7 +74,7 @@ def test_links_to_folders_are_not_followed(tmp_path):
     make(tmp_path / "elsewhere" / "run")
     (tmp_path / "grid").mkdir()
     os.symlink(tmp_path / "elsewhere", tmp_path / "grid" / "link")
-    with pytest.raises(RunError, match="no run there"):
+    with pytest.raises(RunError, match="no run is below it"):
         find_runs([tmp_path / "grid"])
 
 

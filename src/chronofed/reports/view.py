@@ -117,7 +117,10 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         below = [path] if (path / "spec.toml").is_file() else sorted(runs_below(path))
         if not below:
-            msg = f"{path}: no run there or below it; runs are made by: chronofed run SPEC.toml"
+            msg = (
+                f"{path} is not a run directory (it has no spec.toml), and no run is below it; "
+                "runs are made by: chronofed run SPEC.toml"
+            )
             raise RunError(msg)
         found |= dict.fromkeys(below)
     return list(found)
