@@ -42,7 +42,7 @@ $(VENV)/.dev: $(VENV)/.core
 	touch $@
 
 $(VENV)/.browser: $(VENV)/.dev
-	$(PIP) --editable '.[browser,track]'
+	$(PIP) --editable '.[browser]'
 	touch $@
 
 clean:
