@@ -77,7 +77,7 @@ def test_a_new_record_appears_within_two_seconds_while_a_real_run_trains(tab, se
                 page.wait_for_function(f"(n) => ({shown})() >= n", arg=written, timeout=20_000)
                 delays.append(time.monotonic() - clock)
             print("seconds until a record was shown:", [round(d, 2) for d in delays])
-            assert min(delays) < 2
+            assert sorted(delays)[1] < 2
             ends = "() => document.querySelector('#curves .chart').getAttribute('aria-label')"
             before = page.evaluate(ends)
             page.wait_for_function(f"(before) => ({ends})() !== before", arg=before, timeout=20_000)
