@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all test-flower lint types docs unit clean
+.PHONY: demo test test-all test-flower test-browser lint types docs unit clean
 
 demo: $(VENV)/.core
 	$(BIN)/chronofed demo
@@ -30,7 +30,11 @@ docs: $(VENV)/.dev
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 unit: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not browser"
+
+# Pages in a real browser: Debian's Chromium (apt install chromium), or another in CHRONOFED_BROWSER.
+test-browser: $(VENV)/.browser
+	$(BIN)/python -m pytest tests/browser
 
 # A stamp is renewed only when what it depends on changed, so the second call installs nothing.
 $(VENV)/.core: pyproject.toml constraints.txt
@@ -46,6 +50,10 @@ $(VENV)-flower/.done: pyproject.toml constraints.txt
 	test -x $(VENV)-flower/bin/python || $(PYTHON) -m venv $(VENV)-flower
 	$(VENV)-flower/bin/python -m pip install --quiet --disable-pip-version-check \
 		--constraint constraints.txt --editable '.[flower,plot]' pytest
+	touch $@
+
+$(VENV)/.browser: $(VENV)/.dev
+	$(PIP) --editable '.[browser]'
 	touch $@
 
 clean:

@@ -55,6 +55,7 @@ def test_run_compare_and_resume(call, tmp_path):
         "metrics.jsonl",
         "periods.jsonl",
         "times.jsonl",
+        "scenario.json",
         "engine.jsonl",
         "checkpoints",
         "summary.json",
@@ -69,7 +70,8 @@ def test_run_compare_and_resume(call, tmp_path):
     assert code == 0
     assert "±" in out
     assert "report: report.html" in err
-    assert "<svg" in (tmp_path / "report.html").read_text()
+    assert '"name":"tiny"' in (tmp_path / "report.html").read_text()
+    assert "⠀" in out  # a small curve
 
     code, out, _ = call("compare", "one", "two", "--json")
     (group,) = json.loads(out)

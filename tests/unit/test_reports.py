@@ -1,16 +1,19 @@
 """Reports are made from records alone, and show what users wrote as text."""
 
+import base64
+import hashlib
 import io
+import json
 import re
-import xml.etree.ElementTree as ET
+from html import escape
 
 import pytest
 from rich.console import Console
 
 from chronofed import Experiment
 from chronofed.records import RunDirectory
-from chronofed.reports.chart import Line, _Axis, chart
-from chronofed.reports.html import render
+from chronofed.reports.figure import COLOURS
+from chronofed.reports.html import DARK, asset, embedded, render, style
 from chronofed.reports.terminal import COLUMNS, cell, comparison
 from chronofed.reports.view import RunView, groups
 
@@ -90,45 +93,72 @@ def test_the_table_fits_and_always_shows_the_names(make_run, width):
     assert [c.header for c in table.columns][:3] == ["experiment", "runs x rounds", "best-5 %"]
 
 
+EVIL = "<script>alert(1)</script>[red]</title>&lt;"
+
+
 def test_names_are_text_wherever_they_appear(make_run):
-    bad = "<script>alert(1)</script>[red]"
-    page = render(groups([make_run(bad, 0, [0.1, 0.2])]), title=bad)
-    assert "<script" not in page
-    assert page.count("&lt;script&gt;") >= 3  # title, heading, table, curve
-    table = comparison(groups([make_run(bad, 1, [0.1])]))
-    assert bad in str(next(table.columns[0].cells))
+    page = render(groups([make_run(EVIL, 0, [0.1, 0.2])]), title=EVIL)
+    assert "<script>alert" not in page
+    assert "</title>&lt;" not in page.replace(escape(EVIL), "")
+    assert page.count("&lt;script&gt;alert") >= 3  # title, heading, table
+    content = json.loads(re.search(r'type="application/json">(.*?)</script>', page, re.S)[1])
+    assert content["groups"][0]["name"] == EVIL
+    assert content["title"] == EVIL
+    table = comparison(groups([make_run(EVIL, 1, [0.1])]))
+    assert EVIL in str(next(table.columns[0].cells))
+
+
+def test_what_is_embedded_cannot_leave_its_element():
+    text = embedded({"a": "</script><!--<script>", "b": "\u2028 & é"})
+    assert not re.search(r"[<>&\u2028é]", text)
+    assert json.loads(text) == {"a": "</script><!--<script>", "b": "\u2028 & é"}
 
 
 def test_the_page_is_self_contained(make_run):
     page = render(groups([make_run("a", 0, [0.1, 0.2])]), "t")
-    assert not re.search(r"(src|href)=|url\(|@import|https?:", page)
+    own = re.sub(r"https://github.com/leeoniya/uPlot|http://www.w3.org/2000/svg", "", page)
+    assert not re.search(r"""\ssrc=|<link|@import|https?:|url\(|\.innerHTML""", own)
 
 
-def test_a_chart_is_valid_and_accessible():
-    svg = chart([Line("one", [(1, 0.5, 0.1), (2, 0.7, 0.0)]), Line("empty", [])], "Accuracy & more")
-    root = ET.fromstring(svg)
-    assert root.get("aria-label") == "Accuracy & more"
-    curves = [e for e in root.iter() if "curve" in (e.get("class") or "")]
-    assert len(curves) == 1
-    (first, second) = curves[0].get("points").split()
-    assert float(first.split(",")[0]) < float(second.split(",")[0])
-    assert float(first.split(",")[1]) > float(second.split(",")[1])  # higher is further up
+def test_only_the_code_of_the_page_may_run(make_run):
+    page = render(groups([make_run("a", 0, [0.1])]), "t")
+    code = re.search(r"<script>(.*)</script>", page, re.S)[1]
+    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1]
+    assert policy == f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
 
 
-def test_long_curves_are_thinned_but_keep_their_end():
-    svg = chart([Line("long", [(k, k / 5000, 0.0) for k in range(5000)])], "t")
-    points = re.search(r'<polyline[^>]*points="([^"]*)"', svg)[1].split()
-    assert len(points) <= 401
-    assert points[-1].startswith("448")
+def test_colours_are_those_of_the_figures():
+    for k, colour in enumerate(COLOURS):
+        assert f"--c{k}: {colour};" in style()
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "ticks"),
-    [
-        (0, 100, [0, 20, 40, 60, 80, 100]),
-        (0.12, 0.88, [0.2, 0.4, 0.6, 0.8]),
-        (3, 3, [2.6, 2.8, 3.0, 3.2, 3.4]),
-    ],
-)
-def test_ticks_are_round_numbers(low, high, ticks):
-    assert _Axis(low, high, 0, 1).ticks() == pytest.approx(ticks)
+def contrast(one: str, two: str) -> float:
+    """Of two colours, as accessibility guidelines measure it."""
+
+    def light(colour):
+        parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((light(one), light(two)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+def test_text_and_curves_stand_out(theme):
+    """Text at 4.5 to 1, curves at 3 to 1, on the ground they are on."""
+    found = {}
+    for name in ("page", "card", "ink", "soft", "accent", "good", "bad", "warn"):
+        found[name] = re.findall(rf"--{name}: (#[0-9a-f]{{6}});", style())[theme]
+    for text in ("ink", "soft", "accent", "good", "bad", "warn"):
+        assert contrast(found[text], found["card"]) >= 4.5, text
+        assert contrast(found[text], found["page"]) >= 4.5, text
+    for colour in (COLOURS, DARK)[theme]:
+        assert contrast(colour, found["card"]) >= 3
+
+
+def test_the_licence_of_vendored_code_is_kept():
+    text = asset("LICENSE.uplot")
+    assert "MIT" in text
+    assert "Leon Sorokin" in text

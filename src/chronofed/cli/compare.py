@@ -4,13 +4,14 @@ from argparse import Namespace
 
 from chronofed.cli.output import emit, emit_json, note, width
 from chronofed.reports.html import write_report
+from chronofed.reports.sparks import curves
 from chronofed.reports.terminal import comparison
-from chronofed.reports.view import Group, RunView, groups
+from chronofed.reports.view import Group, RunView, find_runs, groups
 
 
 def main(options: Namespace) -> int:
-    """Compare runs in a table, and in a report if asked for."""
-    found = groups([RunView.read(path) for path in options.runs])
+    """Compare runs in a table with small curves, and in a report if asked for."""
+    found = groups([RunView.read(path) for path in find_runs(options.runs)])
     if options.html:
         write_report(found, options.html, title="Comparison of runs")
         note(f"report: {options.html}")
@@ -18,6 +19,10 @@ def main(options: Namespace) -> int:
         emit_json([as_json(group) for group in found])
     else:
         emit(comparison(found, width=width()))
+        drawn = curves(found, width())
+        if drawn is not None:
+            emit("test accuracy %, mean over runs, by round")
+            emit(drawn)
     return 0
 
 

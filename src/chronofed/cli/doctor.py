@@ -11,7 +11,12 @@ from chronofed.cli.output import emit, emit_json
 from chronofed.experiments.environment import environment
 from chronofed.tasks import library
 
-EXTRAS = {"matplotlib": "plot", "pyarrow": "parquet"}
+EXTRAS = {
+    "matplotlib": "plot",
+    "pyarrow": "parquet",
+    "tensorboard": "track",
+    "playwright": "browser",
+}
 
 
 def main(options: Namespace) -> int:

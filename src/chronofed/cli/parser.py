@@ -100,6 +100,14 @@ class _Commands:
         )
 
     @staticmethod
+    def _track(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--track",
+            metavar="NAME",
+            help="tell others of every evaluation: tensorboard, or package.module:factory",
+        )
+
+    @staticmethod
     def _picture(parser: argparse.ArgumentParser) -> None:
         text = "draw it (.png, .svg or .pdf)"
         parser.add_argument("--plot", type=Path, metavar="FILE", help=text)
@@ -147,21 +155,46 @@ def _add_running(commands: _Commands) -> None:
     demo.add_argument("--seeds", type=int, default=3, help="number of seeds (default 3)")
     demo.add_argument("-o", "--output", type=Path, metavar="DIR", help="where to put the runs")
 
-    run = commands.add(
-        "run", "carry out an experiment", "spec", "engine", "data", "samples", "quiet", "json"
-    )
+    shared = ("engine", "data", "samples", "track", "quiet", "json")
+    run = commands.add("run", "carry out an experiment", "spec", *shared)
     run.add_argument("-o", "--output", type=Path, metavar="DIR", help="directory of the run")
 
-    resume = commands.add(
-        "resume", "continue a run that was stopped", "engine", "data", "samples", "quiet", "json"
-    )
+    resume = commands.add("resume", "continue a run that was stopped", *shared)
     resume.add_argument("run", type=Path, metavar="RUN", help="directory of the run")
 
 
 def _add_looking(commands: _Commands) -> None:
     compare = commands.add("compare", "compare runs in a table", "json")
-    compare.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="directories of runs")
+    _add_runs(compare)
     compare.add_argument("--html", type=Path, metavar="FILE", help="write a report with curves")
+
+    report = commands.add("report", "write a page about runs, to send to a colleague", "json")
+    _add_runs(report)
+    report.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("report.html"),
+        metavar="FILE",
+        help="the page (default report.html)",
+    )
+    report.add_argument("--title", metavar="TEXT", help="what is written above it")
+
+    watch = commands.add("watch", "follow runs on a page in the browser, on this machine", "json")
+    watch.add_argument(
+        "folder",
+        type=Path,
+        nargs="?",
+        default=Path("runs"),
+        metavar="DIR",
+        help="a folder with runs below it, or a run (default runs)",
+    )
+    watch.add_argument(
+        "--port", type=int, default=8765, help="where to listen (default 8765; 0 for any)"
+    )
+    watch.add_argument("--open", action="store_true", help="open the page in a browser")
+
+    _add_plot(commands)
 
     scenario = commands.add(
         "scenario", "show who has which data when", "spec", "data", "picture", "json"
@@ -191,6 +224,36 @@ def _add_client(commands: _Commands) -> None:
         "--keys", nargs="+", type=int, metavar="KEY", help="forget data sets, as inspect names them"
     )
     client.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _add_plot(commands: _Commands) -> None:
+    plot = commands.add("plot", "draw runs for a paper", "json")
+    kinds = ("curves", "heatmap", "weights", "information-loss", "scenario")
+    plot.add_argument("kind", choices=kinds, help="what to draw")
+    _add_runs(plot)
+    text = "the figure (.pdf, .svg or .png)"
+    plot.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=text)
+    plot.add_argument(
+        "--measure",
+        default="test_accuracy",
+        metavar="KEY",
+        help="of curves: a key of metrics.jsonl (default test_accuracy)",
+    )
+    plot.add_argument(
+        "--window", type=int, default=1, help="of curves: evaluations in a moving mean (default 1)"
+    )
+    plot.add_argument(
+        "--show", choices=("lost", "accuracy"), default="lost", help="of a heatmap (default lost)"
+    )
+    plot.add_argument("--round", type=int, help="of a heatmap: after which round (default last)")
+    plot.add_argument(
+        "--rounds", type=int, default=20, help="of a scenario: rounds to show (default 20)"
+    )
+
+
+def _add_runs(parser: argparse.ArgumentParser) -> None:
+    text = "directories of runs, or folders with runs below them"
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help=text)
 
 
 def _add_timing(commands: _Commands) -> None:

@@ -1,21 +1,33 @@
 """Live progress on standard error: rounds, accuracy, time left."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
 
 from chronofed.cli.output import note
 from chronofed.experiments import runner
 from chronofed.experiments.spec import FOREVER
+from chronofed.metrics.summary import Measures
+
+LINES = 6  # evaluations in the table
+MEASURES = (
+    ("test_accuracy", "accuracy", ".1%"),
+    ("test_loss", "loss", ".3f"),
+    ("seen_accuracy", "seen accuracy", ".1%"),
+    ("forgetting", "forgetting", ".1%"),
+    ("information_loss", "information loss", ".3f"),
+)
 
 
 @contextmanager
 def progress(quiet: bool) -> Iterator["Bars"]:
-    """Bars for the runs of one command; silent where nobody looks."""
+    """Bars for the runs of one command, latest evaluations below them; silent where nobody looks."""
     console = Console(stderr=True)
-    bars = Progress(
+    bars = Latest(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
@@ -28,10 +40,40 @@ def progress(quiet: bool) -> Iterator["Bars"]:
         yield Bars(bars)
 
 
+class Latest(Progress):
+    """Bars with a table of the latest evaluations below them."""
+
+    evaluations: tuple[tuple[str, Measures], ...] = ()
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """The bars, and the table as soon as there is something in it."""
+        yield self.make_tasks_table(self.tasks)
+        if self.evaluations:
+            yield latest_table(self.evaluations)
+
+    def add_evaluation(self, name: str, measures: Measures) -> None:
+        """One more line for the table; the oldest goes."""
+        self.evaluations = (*self.evaluations, (name, measures))[-LINES:]
+        self.refresh()
+
+
+def latest_table(evaluations: Sequence[tuple[str, Measures]]) -> Table:
+    """Evaluations with the most telling measures that there are, the latest last."""
+    shown = [c for c in MEASURES if any(c[0] in measures for _, measures in evaluations)]
+    several = len({name for name, _ in evaluations}) > 1
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for heading in (*["run"] * several, "round", *(heading for _, heading, _ in shown)):
+        table.add_column(heading, justify="left" if heading == "run" else "right")
+    for name, measures in evaluations:
+        cells = [format(measures[k], f) if k in measures else "" for k, _, f in shown]
+        table.add_row(*[Text(name)] * several, str(measures["round"]), *cells)
+    return table
+
+
 class Bars:
     """One bar a run."""
 
-    def __init__(self, bars: Progress) -> None:
+    def __init__(self, bars: Latest) -> None:
         self._bars = bars
 
     def watch(self, name: str) -> runner.Watch:
@@ -44,6 +86,7 @@ class Bars:
             if progress.measures is not None:
                 accuracy = f"accuracy {progress.measures['test_accuracy']:.1%}"
                 self._bars.update(task, accuracy=accuracy)
+                self._bars.add_evaluation(name, progress.measures)
 
         return move
 

@@ -3,6 +3,8 @@
 from argparse import Namespace
 from pathlib import Path
 
+import msgspec
+
 from chronofed.cli.output import emit, emit_json, note, width
 from chronofed.cli.progress import progress
 from chronofed.errors import RunError, SpecError
@@ -17,11 +19,17 @@ from chronofed.reports.view import RunView, groups
 def main(options: Namespace) -> int:
     """Carry out an experiment."""
     experiment = spec.load(options.spec, options.set, options.data)
-    experiment = spec.on_engine(experiment, options.engine, options.workers)
+    experiment = changed(experiment, options)
     check_samples(experiment, options)
     path = options.output or Path("runs") / default_name(experiment)
     directory = runner.start(experiment, path, options.data)
     return work(directory, experiment, options)
+
+
+def changed(experiment: spec.Experiment, options: Namespace) -> spec.Experiment:
+    """The experiment with the engine and the tracker that the command line asks for."""
+    experiment = spec.on_engine(experiment, options.engine, options.workers)
+    return msgspec.structs.replace(experiment, track=options.track or experiment.track)
 
 
 def default_name(experiment: spec.Experiment) -> str:
@@ -38,7 +46,7 @@ def work(directory: RunDirectory, experiment: spec.Experiment, options: Namespac
             options.data,
             bars.watch(experiment.name),
             note,
-            lambda read: spec.on_engine(read, options.engine, options.workers),
+            lambda read: changed(read, options),
         )
     if options.json:
         emit_json({"run": str(directory.path), **summary})

@@ -21,6 +21,7 @@ from chronofed.local import Train
 from chronofed.protocol import Client, Locker, Method, Observed, Order, Result
 from chronofed.scenarios.base import Plan
 from chronofed.stacking import works_stacked
+from chronofed.tasks.batched_loop import compiled
 from chronofed.tasks.batched_mlp import BatchedMlp, Layout, Workspace, layout
 from chronofed.tasks.batched_objective import BatchedObjective
 from chronofed.types import Objective, Task, Vector
@@ -144,6 +145,7 @@ class BatchedEngine:
     def _threads(self, workers: int) -> ThreadPoolExecutor:
         if self._pool is None:
             keep_freed_memory()
+            compiled()  # here, since warnings are silenced for all threads or none
             self._pool = ThreadPoolExecutor(workers, "batched", torch.set_num_threads, (1,))
         return self._pool
 

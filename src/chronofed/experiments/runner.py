@@ -11,11 +11,14 @@ from typing import Any, cast
 from chronofed.clock import Clock
 from chronofed.engines.base import LocalEngine
 from chronofed.engines.lockers import LockerStore
-from chronofed.errors import RunError, StorageError
+from chronofed.errors import ChronofedError, RunError, StorageError
 from chronofed.experiments.environment import environment
+from chronofed.experiments.reader import written
 from chronofed.experiments.spec import Experiment, load, with_path
+from chronofed.experiments.tracking import Guarded, TrackedRun, find_tracker
 from chronofed.loop import Snapshot, run
 from chronofed.metrics.evaluation import Evaluator
+from chronofed.metrics.holdings import describe
 from chronofed.metrics.summary import Measures, summarise
 from chronofed.records import RunDirectory
 from chronofed.records.checkpoint import load_latest, save
@@ -41,6 +44,8 @@ def start(experiment: Experiment, path: Path, data: Path | None = None) -> RunDi
     """Make the directory of a new run; nothing is written if the experiment cannot work."""
     experiment = with_path(experiment, Path.cwd(), data)
     experiment.build(data)
+    if experiment.track:
+        find_tracker(experiment.track)
     return RunDirectory.create(path, experiment.resolved(), environment())
 
 
@@ -77,11 +82,15 @@ def proceed(
         if directory.elsewhere != (hire is not None) and load_latest(directory.checkpoints)[0]:
             raise RunError(_misplaced(directory))
         remove_leftovers(directory.path)
+        directory.begin()
         try:
             return _work(directory, experiment, data, watch, say, hire)
         except StorageError as error:
             msg = f"{error}, then continue with: chronofed resume {directory.path}"
             raise StorageError(msg) from error
+        except ChronofedError as error:
+            directory.fail(str(error))
+            raise
 
 
 def _misplaced(directory: RunDirectory) -> str:
@@ -111,6 +120,8 @@ def _work(
     for complaint in complaints:
         say(f"{complaint}; going on from round {done}")
     directory.rewind(done)
+    if not directory.scenario():
+        directory.describe_scenario(describe(scenario, task.data, rounds))
     clock = Clock()
     if hire is None:
         choice = experiment.choose(task, scenario)
@@ -120,6 +131,8 @@ def _work(
         engine, workers = hire(task, clock), 1
         about = {"engine": type(engine).__name__, "why": "clients are elsewhere"}
     directory.note_engine({"round": done, **about})
+    tracker = Guarded(find_tracker(experiment.track) if experiment.track else None, say)
+    tracker.start(TrackedRun(directory.path, written(experiment), done, rounds))
     with closing(engine), Writer(directory) as writer:
         task = cast("Classification", engine.task)
         judge = (task, scenario, experiment.method, experiment.evaluate, experiment.seed)
@@ -147,7 +160,8 @@ def _work(
                     evaluation = evaluate(snapshot)
                 measures, now = evaluation.measures, time.perf_counter()
                 spent = {"total": now - start, **clock.read()}
-                directory.append(measures, spent, evaluation.periods)
+                directory.append(measures, spent, evaluation.periods, evaluation.weights)
+                tracker.log(snapshot.round, measures)
                 start = now
             if snapshot.round % experiment.checkpoint.every == 0 or snapshot.round == rounds:
                 with clock("write"):
@@ -157,6 +171,7 @@ def _work(
             watch(Progress(snapshot.round, rounds, measures))
     summary = summarise(directory.history()) | _seconds(directory)
     directory.finish(summary)
+    tracker.finish(summary)
     return summary
 
 

@@ -87,6 +87,8 @@ class Experiment(Config):
         client_memory: Megabytes of what clients keep that stay in memory; the rest waits on disk. By default
             all stays in memory.
         device: Where models are, as torch names it, such as ``cuda``.
+        track: Who else is told of every evaluation: ``tensorboard``, or an adapter of one's own as
+            ``package.module:factory`` (:mod:`chronofed.experiments.tracking`).
     """
 
     name: str = "run"
@@ -104,6 +106,7 @@ class Experiment(Config):
     workers: Count | None = None
     client_memory: Positive | None = None
     device: str = "cpu"
+    track: str | None = None
 
     def build(self, folder: Path | None = None) -> tuple[Classification, Scenario, int]:
         """Load the data and make task, scenario and number of rounds; refuse what cannot work.
@@ -161,7 +164,7 @@ class Experiment(Config):
     def fingerprint(self) -> str:
         """Equal for experiments that have the same results: names, checkpoints and engines do not count."""
         content = written(self)
-        for key in ("name", "checkpoint", "engine", "workers", "client_memory", "device"):
+        for key in ("name", "checkpoint", "engine", "workers", "client_memory", "device", "track"):
             content.pop(key, None)
         text = json.dumps(content, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()

@@ -14,6 +14,7 @@ from torch import Tensor
 from chronofed.config import Config, Count, Natural
 from chronofed.engines.serial import one_thread
 from chronofed.loop import Snapshot
+from chronofed.metrics.influence import round_weights
 from chronofed.metrics.past import past_measures
 from chronofed.metrics.periods import PeriodTable, Standing
 from chronofed.metrics.summary import Measures
@@ -54,10 +55,11 @@ class Evaluate(Config):
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Numbers of one snapshot, and the accuracy on every client and data set seen so far."""
+    """Numbers of one snapshot, the accuracy on every client and data set seen so far, and round weights."""
 
     measures: Measures
     periods: dict[str, Any]
+    weights: dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -114,7 +116,8 @@ class Evaluator:
                 pick = (self.task, self.scenario, self.method.memory, self._objectives[0])
                 measures |= past_measures(*pick, snapshot, self.settings.past)
             periods = self._periods(snapshot, test)
-            return Evaluation(measures | self._standing.measures(), periods)
+            weights = round_weights(self.method, snapshot)
+            return Evaluation(measures | self._standing.measures(), periods, weights)
 
     def _score(self, params: Vector, buffers: Vector, indices: NDArray[np.int64] | None) -> Score:
         samples = self.task.data.test if indices is None else self.task.samples(indices)
@@ -178,7 +181,13 @@ class Evaluator:
         few = self.scenario.persistent and len(self._table) <= MOST_PERIODS
         if self.settings.periods == "off" or (self.settings.periods == "auto" and not few):
             return {}
-        line = {"round": snapshot.round, "accuracy": self._table.accuracies(test.correct)}
+        accuracies = self._table.accuracies(test.correct)
+        new = [(c, k) for c, k, _ in accuracies if (c, k) not in self._standing.first]
+        line = {
+            "round": snapshot.round,
+            "accuracy": accuracies,
+            "held": [[c, k, self._table.main_classes((int(c), int(k)))] for c, k in new],
+        }
         self._standing.add(line)
         return line
 

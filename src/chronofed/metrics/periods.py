@@ -22,6 +22,7 @@ from chronofed.tasks.dataset import Dataset
 
 Pair = tuple[int, int]  # client and key
 DIGITS = 5
+MAIN = 3  # classes that say what a data set is about
 
 
 @dataclass(slots=True)
@@ -56,6 +57,12 @@ class PeriodTable:
             for (client, key), shares in self._classes.items()
             if (accuracy := self._accuracy((client, key), shares, recall, correct)) is not None
         ]
+
+    def main_classes(self, pair: Pair) -> list[list[float]]:
+        """``[class, share]`` of the most frequent classes of a data set, for people."""
+        shares = self._classes[pair]
+        most = np.argsort(-shares, kind="stable")[:MAIN]
+        return [[int(c), round(float(shares[c]), 2)] for c in most if shares[c] >= 0.005]
 
     def client_accuracy(self, client: int, correct: NDArray[np.bool_]) -> float:
         """Mean accuracy over all that one client held so far."""

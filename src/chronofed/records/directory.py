@@ -4,12 +4,16 @@
 ``spec.toml``         the resolved specification: all that is needed to run it again
 ``environment.json``  versions and machine
 ``metrics.jsonl``     one line an evaluation; the same bytes however often it was resumed
+``periods.jsonl``     accuracy on every client's data sets at every evaluation
+``weights.jsonl``     how much the present and each remembered round counted at every evaluation
 ``times.jsonl``       wall-clock seconds, which differ from run to run
+``scenario.json``     who holds which classes when, for those who look at the run later
 ``engine.jsonl``      which engine was used, and why: one line each time the run was started or resumed
 ``flower.json``       on Flower only: the name under which clients keep their memory of this run
 ``events.jsonl``      on Flower only: who joined, failed, came late or was refused
 ``checkpoints/``      the latest snapshots
 ``summary.json``      written last: its presence means that the run is finished
+``failure.json``      why the run could not go on, until it is resumed
 ``lock``              held while a process works on the run
 ====================  ==================================================================
 """
@@ -18,7 +22,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +31,8 @@ from typing import Any, Literal
 from chronofed.errors import RunError, cannot_write
 from chronofed.records.atomic import append_line, flush, write_atomic
 
-RECORDS = ("metrics.jsonl", "periods.jsonl", "times.jsonl")
-State = Literal["finished", "running", "stopped"]
+RECORDS = ("metrics.jsonl", "periods.jsonl", "weights.jsonl", "times.jsonl")
+State = Literal["finished", "running", "stopped", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +96,12 @@ class RunDirectory:
 
     @property
     def state(self) -> State:
-        """Whether the run is finished, being worked on, or stopped half way."""
+        """Whether the run is finished, being worked on, or stopped half way, by a failure or otherwise."""
         if (self.path / "summary.json").exists():
             return "finished"
-        return "running" if self._locked() else "stopped"
+        if self._locked():
+            return "running"
+        return "failed" if (self.path / "failure.json").exists() else "stopped"
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -128,14 +134,15 @@ class RunDirectory:
         measures: Mapping[str, Any],
         seconds: Mapping[str, float],
         periods: Mapping[str, Any] | None = None,
+        weights: Mapping[str, Any] | None = None,
     ) -> None:
         """Record one evaluation, and the time by phase since the one before."""
-        if periods:
-            append_line(self.path / "periods.jsonl", _json_line(periods))
+        for name, line in (("periods.jsonl", periods), ("weights.jsonl", weights)):
+            if line:
+                append_line(self.path / name, _json_line(line))
         append_line(self.path / "metrics.jsonl", _json_line(measures))
         spent = {phase: round(value, 6) for phase, value in seconds.items()}
-        line = {"round": measures["round"], **spent}
-        append_line(self.path / "times.jsonl", _json_line(line))
+        append_line(self.path / "times.jsonl", _json_line({"round": measures["round"], **spent}))
 
     def note_engine(self, about: Mapping[str, Any]) -> None:
         """Record where clients run from some round on."""
@@ -143,7 +150,7 @@ class RunDirectory:
 
     def engines(self) -> list[dict[str, Any]]:
         """Where clients ran, from which round on."""
-        return list(self._lines("engine.jsonl"))
+        return list(self.lines("engine.jsonl"))
 
     def flush(self) -> None:
         """Bring the records to disk, before a checkpoint that relies on them."""
@@ -155,21 +162,45 @@ class RunDirectory:
         """Drop what was recorded after ``round_``; it will be recorded again."""
         for name in RECORDS:
             if (self.path / name).exists():
-                kept = [line for line in self._lines(name) if line["round"] <= round_]
+                kept = [line for line in self.lines(name) if line["round"] <= round_]
                 write_atomic(self.path / name, b"".join(_json_line(k) + b"\n" for k in kept))
 
     def history(self) -> list[dict[str, Any]]:
         """All evaluations, in order; a last line that is still being written is passed over."""
-        return list(self._lines("metrics.jsonl"))
+        return list(self.lines("metrics.jsonl"))
 
     def periods(self) -> list[dict[str, Any]]:
         """Accuracy by client and period at every evaluation."""
-        return list(self._lines("periods.jsonl"))
+        return list(self.lines("periods.jsonl"))
+
+    def weights(self) -> list[dict[str, Any]]:
+        """Round weights at every evaluation; empty where nothing is remembered."""
+        return list(self.lines("weights.jsonl"))
+
+    def describe_scenario(self, about: Mapping[str, Any]) -> None:
+        """Record who holds which classes when; once, since it does not change."""
+        write_atomic(self.path / "scenario.json", _json_line(about) + b"\n")
+
+    def scenario(self) -> dict[str, Any]:
+        """Who holds which classes when; empty if it was not recorded."""
+        return self._read_json("scenario.json") or {}
+
+    def fail(self, why: str) -> None:
+        """Note why the run could not go on."""
+        write_atomic(self.path / "failure.json", _json({"error": why}))
+
+    def failure(self) -> str:
+        """Why the run could not go on; empty if nothing is known."""
+        return str((self._read_json("failure.json") or {}).get("error", ""))
+
+    def begin(self) -> None:
+        """The run goes on: an earlier failure is over."""
+        (self.path / "failure.json").unlink(missing_ok=True)
 
     def seconds(self) -> dict[str, float]:
         """Wall-clock time spent on the recorded rounds, by phase; ``total`` is all of it."""
         spent: dict[str, float] = {}
-        for line in self._lines("times.jsonl"):
+        for line in self.lines("times.jsonl"):
             for phase, value in line.items():
                 if phase != "round":
                     spent[phase] = spent.get(phase, 0.0) + float(value)
@@ -194,7 +225,8 @@ class RunDirectory:
         content: dict[str, Any] = json.loads(path.read_bytes())
         return content
 
-    def _lines(self, name: str) -> Iterable[dict[str, Any]]:
+    def lines(self, name: str) -> Iterator[dict[str, Any]]:
+        """The lines of a record one by one; a last one that is still being written is passed over."""
         path = self.path / name
         content = path.read_bytes() if path.exists() else b""
         whole, _, _ = content.rpartition(b"\n")

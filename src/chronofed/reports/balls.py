@@ -80,6 +80,11 @@ def draw_scenario(
     if isinstance(rounds, int):
         rounds = range(rounds if scenario.rounds is None else min(rounds, scenario.rounds))
     grid = tabulate(scenario, dataset_labels, len(classes), rounds, clients)
+    return draw_grid(grid, classes, path)
+
+
+def draw_grid(grid: Grid, classes: Sequence[str], path: str | os.PathLike[str]) -> Path:
+    """Draw a scenario from its numbers."""
     return figure.save(_figure(grid, classes), path)
 
 

@@ -1,43 +1,50 @@
-"""A report to send to a colleague: one file, no network, no script."""
+"""Pages: a report to send to a colleague (one file, no network), and the shell of the live page."""
 
+import base64
+import hashlib
+import json
 from collections.abc import Sequence
+from functools import cache
 from html import escape
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 
 from chronofed.records.atomic import write_atomic
-from chronofed.reports.chart import Line, chart
+from chronofed.reports.document import build
+from chronofed.reports.figure import COLOURS
 from chronofed.reports.terminal import COLUMNS, cell
 from chronofed.reports.view import Group
 
-CHARTS = (
-    ("test_accuracy", "Accuracy on the global test set"),
-    ("test_loss", "Loss on the global test set"),
-    ("seen_accuracy", "Accuracy on training data seen so far"),
-    ("seen_loss", "Loss on training data seen so far"),
-)
-
-STYLE = """
-:root { color-scheme: light dark; --ink: #1b1f24; --soft: #59636e; --line: #d9dee3; --page: #ffffff;
-  --c0: #0072b2; --c1: #d55e00; --c2: #009e73; --c3: #b5489a; --c4: #b58900; --c5: #3b9ddd; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e8ebee; --soft: #9ba5af; --line: #343b43;
-  --page: #14181d; --c0: #56b4e9; --c1: #ff8c42; --c2: #2ec4a0; --c3: #e28bc5; --c4: #e6c200; --c5: #9ad1ff; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page);
-  max-width: 1000px; margin: 2.5rem auto; padding: 0 1.2rem; }
-h1 { font-size: 1.6rem; margin-bottom: .2rem; } h2 { font-size: 1.05rem; margin: 0 0 .3rem; }
-p.soft, footer { color: var(--soft); }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; margin: 1.2rem 0; }
-th, td { text-align: right; padding: .45rem .7rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; white-space: normal; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(320px, 1fr)); gap: 1.6rem; }
-svg { width: 100%; height: auto; } .grid { stroke: var(--line); } .tick { fill: var(--soft); font-size: 11px; }
-.curve { fill: none; stroke-width: 2; stroke-linejoin: round; } .band { opacity: .16; }
-.swatch { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .5em; }
-""" + "".join(
-    f".curve.c{k} {{ stroke: var(--c{k}); }} .band.c{k} {{ fill: var(--c{k}); }} "
-    f".swatch.c{k} {{ background: var(--c{k}); }}\n"
-    for k in range(6)
-)
+DARK = ("#6aa7e8", "#f0905a", "#56c096", "#e07cbb", "#c9a94a", "#a394f0", "#ee7a86", "#58c0d4")
+PARTS = ("uplot.js", "base.js", "curves.js", "field.js", "sections.js")
+PAGE = Template("""\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="$policy">
+<title>$title</title>
+<style>
+$style
+</style>
+</head>
+<body>
+<a class="skip" href="#main">Skip to the content</a>
+<header>
+<div class="top"><div><h1>$title</h1><p class="soft">$subtitle</p></div><div class="tools"></div></div>
+</header>
+<main id="main">
+<noscript>$table</noscript>
+</main>
+<footer>Made by chronofed. Curves are drawn by uPlot (MIT licence).</footer>
+<div id="spoken" class="unseen" aria-live="polite"></div>
+<script id="content" type="application/json">$content</script>
+<script>$script</script>
+</body>
+</html>
+""")
 
 
 def write_report(groups: Sequence[Group], path: Path, title: str) -> None:
@@ -46,52 +53,78 @@ def write_report(groups: Sequence[Group], path: Path, title: str) -> None:
 
 
 def render(groups: Sequence[Group], title: str) -> str:
-    """The report as HTML text; whatever users named their runs is escaped."""
-    body = [
-        f"<h1>{escape(title)}</h1>",
-        f'<p class="soft">{escape(_subtitle(groups))}</p>',
-        _table(groups),
-        '<div class="charts">',
-        *(_figure(groups, key, caption) for key, caption in CHARTS),
-        "</div>",
-        "<footer><p>best-5: mean of the five best evaluations (the paper's figure, optimistic); "
-        "last: after the last round; anytime: mean over all evaluations. "
-        "Bands: one deviation over seeds. Made by chronofed.</p>"
-        "</footer>",
-    ]
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        + "\n".join(part for part in body if part)
-        + "\n</body>\n</html>\n"
+    """The report as HTML text; whatever users named their runs stays text."""
+    content = build(groups, title)
+    code = script("report.js")
+    return PAGE.substitute(
+        title=escape(title),
+        subtitle=escape(content["subtitle"]),
+        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src '{_digest(code)}'",
+        style=style(),
+        table=_table(groups),
+        content=embedded(content),
+        script=code,
     )
 
 
-def _subtitle(groups: Sequence[Group]) -> str:
-    runs = sum(len(group.runs) for group in groups)
-    data = sorted({_data_name(run.spec) for group in groups for run in group.runs})
-    return f"{len(groups)} experiments, {runs} runs, on {', '.join(data)}"
+def embedded(content: object) -> str:
+    """JSON that can stand inside a page: no character in it can end the element or begin another."""
+    text = json.dumps(content, ensure_ascii=True, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def _data_name(spec: dict[str, dict[str, str]]) -> str:
-    data = spec["data"]
-    return data.get("name") or Path(data["path"]).name
+def script(last: str) -> str:
+    """All code of a page, with what starts it last."""
+    return "\n".join(asset(name) for name in (*PARTS, last))
+
+
+def style() -> str:
+    """The style sheet: colours of curves are those of the figures."""
+    light, dark = (
+        " ".join(f"--c{k}: {colour};" for k, colour in enumerate(colours))
+        for colours in (COLOURS, DARK)
+    )
+    ramps = "".join(
+        f".ramp-{name} {{ background: linear-gradient(to right, {_stops(name)}); }} "
+        f':root[data-theme="dark"] .ramp-{name} {{ background: linear-gradient(to right, '
+        f"{_stops(name, dark=True)}); }} @media (prefers-color-scheme: dark) {{ "
+        f":root:not([data-theme]) .ramp-{name} {{ background: linear-gradient(to right, "
+        f"{_stops(name, dark=True)}); }} }}\n"
+        for name in ("more", "less")
+    )
+    return (
+        f"{asset('uplot.css')}\n{asset('page.css')}\n:root {{ {light} }}\n"
+        f':root[data-theme="dark"] {{ {dark} }}\n'
+        f"@media (prefers-color-scheme: dark) {{ :root:not([data-theme]) {{ {dark} }} }}\n{ramps}"
+    )
+
+
+def _stops(name: str, dark: bool = False) -> str:
+    """The colours of a scale, from the style sheet."""
+    found = [part.split(";")[0].split() for part in asset("page.css").split(f"--ramp-{name}:")[1:]]
+    return ", ".join(found[1 if dark else 0])
+
+
+@cache
+def asset(name: str) -> str:
+    """A file of the folder ``web``."""
+    return files("chronofed.reports").joinpath("web", name).read_text(encoding="utf-8")
+
+
+def _digest(code: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
 
 
 def _table(groups: Sequence[Group]) -> str:
+    """The summary for readers whose browser runs no script."""
     head = "".join(f"<th>{h}</th>" for h in ("experiment", "runs", *(c.heading for c in COLUMNS)))
     rows = [
-        f'<tr><td><span class="swatch c{k % 6}"></span>{escape(group.name)}</td><td>{len(group.runs)}</td>'
+        f"<tr><th>{escape(group.name)}</th><td>{len(group.runs)}</td>"
         + "".join(f"<td>{cell(group, column)}</td>" for column in COLUMNS)
         + "</tr>"
-        for k, group in enumerate(groups)
+        for group in groups
     ]
-    return f'<div class="scroll"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
-
-
-def _figure(groups: Sequence[Group], key: str, caption: str) -> str:
-    lines = [Line(group.name, group.curve(key)) for group in groups]
-    if not any(line.points for line in lines):
-        return ""
-    return f"<section><h2>{caption}</h2>{chart(lines, caption)}</section>"
+    return (
+        "<section><h2>Summary</h2><p>Curves and maps need scripts, which this viewer does not run.</p>"
+        f'<div class="scroll"><table><tr>{head}</tr>{"".join(rows)}</table></div></section>'
+    )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.table import Table
 from rich.text import Text
@@ -17,16 +18,19 @@ class Column:
     heading: str
     scale: float
     digits: int
+    better: Literal["more", "less"] = "more"
 
 
 COLUMNS = (  # the most important first: where there is no room, the last go
     Column("best5", "best-5 %", 100, 2),
     Column("last", "last %", 100, 2),
     Column("anytime", "anytime %", 100, 2),
-    Column("last_forgetting", "forgetting %", 100, 2),
-    Column("seconds", "seconds", 1, 1),
-    Column("last_test_loss", "test loss", 1, 3),
-    Column("last_seen_loss", "seen loss", 1, 3),
+    Column("last_forgetting", "forgetting %", 100, 2, "less"),
+    Column("seconds", "seconds", 1, 1, "less"),
+    Column("last_test_loss", "test loss", 1, 3, "less"),
+    Column("last_seen_loss", "seen loss", 1, 3, "less"),
+    Column("last_information_loss", "information loss", 1, 3, "less"),
+    Column("traffic", "traffic MB", 1e-6, 1, "less"),
 )
 
 

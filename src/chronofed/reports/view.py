@@ -1,26 +1,33 @@
-"""Runs as a reader sees them: one data model for tables, pages and figures."""
+"""Runs as a reader sees them: one data model for tables, pages, terminal and figures."""
 
 import json
+import os
 import statistics
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from chronofed.errors import RunError
 from chronofed.metrics.summary import summarise
 from chronofed.records.directory import RunDirectory, State
+from chronofed.reports.periods import PeriodBook
+from chronofed.reports.thin import Numbers
 
 SAME_RESULT = (
     "name",
     "seed",
     "checkpoint",
+    "track",
 )  # keys in which repetitions of one experiment may differ
 
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """One run, read from its directory."""
+    """One run, read from its directory; what is large is read when it is asked for."""
 
     path: Path
     spec: dict[str, Any]
@@ -30,19 +37,102 @@ class RunView:
 
     @classmethod
     def read(cls, path: Path) -> "RunView":
-        """Read a run, finished or not."""
+        """Read a run, finished or not.
+
+        Raises:
+            RunError: If there is none, or it is damaged.
+        """
         directory = RunDirectory.open(path)
-        spec = tomllib.loads(directory.spec_path.read_text(encoding="utf-8"))
+        spec = read_spec(directory)
         history = directory.history()
-        summary = directory.summary() or {}
-        if not summary and history:
-            summary = summarise(history) | {"seconds": round(directory.seconds()["total"], 3)}
+        summary = directory.summary() or interim(history, directory)
         return cls(path, spec, directory.state, history, summary)
 
     @property
     def name(self) -> str:
         """The experiment's name."""
-        return str(self.spec["name"])
+        return str(self.spec.get("name", self.path.name))
+
+    @property
+    def label(self) -> str:
+        """Name and seed."""
+        return f"{self.name}, seed {self.spec.get('seed', 0)}"
+
+    @property
+    def directory(self) -> RunDirectory:
+        """Where it is."""
+        return RunDirectory(self.path)
+
+    def series(self, key: str) -> tuple[Numbers, Numbers]:
+        """Rounds and values of one measure."""
+        found = [(line["round"], line[key]) for line in self.history if key in line]
+        rounds, values = np.array(found, dtype=np.float64).reshape(-1, 2).T
+        return rounds, values
+
+    def number(self, key: str) -> float | None:
+        """A number of the summary; ``traffic`` is all that was sent."""
+        if key == "traffic":
+            sent = [self.summary.get(f"last_bytes_{way}") for way in ("down", "up")]
+            known = [float(number) for number in sent if number is not None]
+            return sum(known) if known else None
+        found = self.summary.get(key)
+        return None if found is None else float(found)
+
+    def periods(self) -> PeriodBook:
+        """Accuracy by client and data set over time."""
+        return PeriodBook().add(self.directory.lines("periods.jsonl"))
+
+    def weights(self) -> list[dict[str, Any]]:
+        """Round weights over time."""
+        return self.directory.weights()
+
+
+def read_spec(directory: RunDirectory) -> dict[str, Any]:
+    """The specification as it was written.
+
+    Raises:
+        RunError: If it is damaged.
+    """
+    try:
+        return tomllib.loads(directory.spec_path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        msg = f"{directory.spec_path} is damaged ({error}); delete the run and make it again"
+        raise RunError(msg) from error
+
+
+def interim(history: Sequence[dict[str, Any]], directory: RunDirectory) -> dict[str, Any]:
+    """The summary of a run that is not finished."""
+    if not history:
+        return {}
+    return summarise(history) | {"seconds": round(directory.seconds().get("total", 0.0), 3)}
+
+
+def find_runs(paths: Iterable[Path]) -> list[Path]:
+    """The runs at or below some paths, in order, each once; links to folders are not followed.
+
+    Raises:
+        RunError: If there is none at or below one of them.
+    """
+    found: dict[Path, None] = {}
+    for path in paths:
+        below = [path] if (path / "spec.toml").is_file() else sorted(runs_below(path))
+        if not below:
+            msg = (
+                f"{path} is not a run directory (it has no spec.toml), and no run is below it; "
+                "runs are made by: chronofed run SPEC.toml"
+            )
+            raise RunError(msg)
+        found |= dict.fromkeys(below)
+    return list(found)
+
+
+def runs_below(folder: Path) -> Iterator[Path]:
+    """Every run below a folder; a run holds no runs."""
+    for place, folders, files in os.walk(folder):
+        if "spec.toml" in files and Path(place) != folder:
+            folders.clear()
+            yield Path(place)
+        folders[:] = [name for name in folders if not name.startswith(".")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +144,8 @@ class Group:
 
     def mean_and_deviation(self, key: str) -> tuple[float, float] | None:
         """Mean and sample deviation of one number of the summaries; deviation 0 for a single run."""
-        values = [float(run.summary[key]) for run in self.runs if key in run.summary]
+        found = [run.number(key) for run in self.runs]
+        values = [value for value in found if value is not None]
         if not values:
             return None
         deviation = statistics.stdev(values) if len(values) > 1 else 0.0
@@ -62,15 +153,24 @@ class Group:
 
     def curve(self, key: str) -> list[tuple[int, float, float]]:
         """Mean and deviation over runs of one measure, by round."""
-        by_round: dict[int, list[float]] = {}
-        for run in self.runs:
-            for measures in run.history:
-                if key in measures:
-                    by_round.setdefault(measures["round"], []).append(float(measures[key]))
+        rounds, means, deviations = self.bands(key)
         return [
-            (round_, statistics.fmean(v), statistics.stdev(v) if len(v) > 1 else 0.0)
-            for round_, v in sorted(by_round.items())
+            (int(r), float(m), float(d)) for r, m, d in zip(rounds, means, deviations, strict=True)
         ]
+
+    def bands(self, key: str) -> tuple[Numbers, Numbers, Numbers]:
+        """Rounds, means and deviations over runs of one measure."""
+        series = [run.series(key) for run in self.runs]
+        rounds = np.unique(np.concatenate([r for r, _ in series]))
+        table = np.full((len(series), len(rounds)), np.nan)
+        for row, (own, values) in zip(table, series, strict=True):
+            row[np.searchsorted(rounds, own)] = values
+        there = ~np.isnan(table)
+        count = np.maximum(there.sum(0), 1)
+        means = np.where(there, table, 0.0).sum(0) / count
+        with np.errstate(invalid="ignore"):  # a loss may be infinite
+            squares = np.where(there, table - means, 0.0) ** 2
+        return rounds, means, np.sqrt(squares.sum(0) / np.maximum(count - 1, 1))
 
 
 def groups(views: Sequence[RunView]) -> list[Group]:
@@ -84,3 +184,44 @@ def groups(views: Sequence[RunView]) -> list[Group]:
         Group(name if names.count(name) == 1 else f"{name} ({runs[0].path.name})", tuple(runs))
         for name, runs in zip(names, members.values(), strict=True)
     ]
+
+
+def flatten(table: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+    """A nested table with dotted keys.
+
+    >>> flatten({"rounds": 3, "train": {"lr": 0.1}})
+    {'rounds': 3, 'train.lr': 0.1}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{place}{key}.")
+        else:
+            flat[f"{place}{key}"] = value
+    return flat
+
+
+def differences(found: Sequence[Group]) -> dict[str, list[Any]]:
+    """Settings in which experiments differ: the value of each, ``None`` where there is none."""
+    specs = [flatten(group.runs[0].spec) for group in found]
+    keys = dict.fromkeys(key for spec in specs for key in spec)
+    return {
+        key: values
+        for key in keys
+        if key.split(".")[0] not in SAME_RESULT
+        for values in [[spec.get(key) for spec in specs]]
+        if any(value != values[0] for value in values)
+    }
+
+
+def method_of(spec: Mapping[str, Any]) -> str:
+    """A method in a few words.
+
+    >>> method_of({"method": {"backbone": {"kind": "fedavg"}, "memory": {"kind": "core-set", "size": 20}}})
+    'fedavg + core-set'
+    """
+    method = spec.get("method", {})
+    parts = [method.get(part, {}).get("kind", "") for part in ("backbone", "memory")]
+    words = " + ".join(part for part in parts if part and part != "forget")
+    weights = method.get("weights", {}).get("kind", "")
+    return f"{words}, {weights} weights" if weights and parts[1] != "forget" else words

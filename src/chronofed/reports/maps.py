@@ -1,0 +1,140 @@
+"""Who forgets what, and round weights over time, as figures for papers."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chronofed.errors import RunError, SpecError
+from chronofed.reports import figure
+from chronofed.reports.balls import Grid
+from chronofed.reports.figure import INK, dress
+from chronofed.reports.periods import LEVELS, UNSEEN
+from chronofed.reports.thin import spread
+from chronofed.reports.view import RunView
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Mode = Literal["lost", "accuracy"]
+_PURPOSE = "drawing maps"
+_LABELS = 16  # names that fit on an axis
+_MAPS = {"lost": "Oranges", "accuracy": "Blues"}
+
+
+def draw_heatmap(
+    runs: Sequence[RunView],
+    path: str | os.PathLike[str],
+    mode: Mode = "lost",
+    round_: int | None = None,
+) -> Path:
+    """Draw clients x data sets, a panel a run: the accuracy after a round, or what was lost since the best.
+
+    Args:
+        runs: The runs.
+        path: Where to; the ending chooses PNG, SVG or PDF.
+        mode: What is drawn.
+        round_: After which round; by default the last.
+
+    Raises:
+        RunError: If a run did not follow single data sets.
+        SpecError: If nothing was evaluated by that round.
+    """
+    tables = [_table(run, mode, round_) for run in runs]
+    drawn = figure.blank((0.9 + 3.8 * len(runs), 3.6), _PURPOSE)
+    for axes, run, (when, values) in zip(
+        drawn.subplots(1, len(runs), squeeze=False)[0], runs, tables, strict=True
+    ):
+        image = axes.imshow(
+            100 * values, cmap=_MAPS[mode], vmin=0, vmax=100, aspect="auto", interpolation="nearest"
+        )
+        dress(axes, "data set", "client" if run is runs[0] else "", f"{run.label}, round {when}")
+    _bar(drawn, image, "points lost since the best" if mode == "lost" else "accuracy, %")
+    return figure.save(drawn, path)
+
+
+def _table(run: RunView, mode: Mode, round_: int | None) -> tuple[int, NDArray[np.float64]]:
+    """The round, and ``(clients, data sets)`` with what is unknown as not a number."""
+    book = run.periods()
+    if not book.pairs:
+        msg = f"{run.path} did not follow single data sets; set evaluate.periods = 'on' and run it again"
+        raise RunError(msg)
+    rounds, now, best = book.frames(len(book.rounds))
+    frame = len(rounds) - 1 if round_ is None else int(np.searchsorted(rounds, round_, "right")) - 1
+    if frame < 0:
+        raise SpecError(f"--round {round_}: {run.path} was first evaluated after round {rounds[0]}")
+    shown = best[frame].astype(float) - now[frame] if mode == "lost" else now[frame].astype(float)
+    shown[now[frame] == UNSEEN] = np.nan
+    clients, keys = (np.array(axis) for axis in zip(*book.pairs, strict=True))
+    table = np.full((clients.max() + 1, keys.max() + 1), np.nan)
+    table[clients, keys] = shown / LEVELS
+    return rounds[frame], table
+
+
+def draw_round_weights(runs: Sequence[RunView], path: str | os.PathLike[str]) -> Path:
+    """Draw how much the present and each remembered data set count over time, a panel a run.
+
+    Raises:
+        RunError: If a run remembers nothing.
+    """
+    lines = [run.weights() for run in runs]
+    for run, found in zip(runs, lines, strict=True):
+        if not found:
+            raise RunError(
+                f"{run.path} has no round weights: nothing is remembered, or it is too old"
+            )
+    drawn = figure.blank((0.9 + 3.8 * len(runs), 3.6), _PURPOSE)
+    top = max(max(line["present"], *line["past"], 0) for found in lines for line in found)
+    for axes, run, found in zip(
+        drawn.subplots(1, len(runs), squeeze=False)[0], runs, lines, strict=True
+    ):
+        depth = 1 + max(len(line["past"]) for line in found)
+        table = np.full((depth, len(found)), np.nan)
+        for column, line in enumerate(found):
+            table[: 1 + len(line["past"]), column] = [line["present"], *line["past"]]
+        image = axes.imshow(
+            table, cmap="Blues", vmin=min(0.0, np.nanmin(table)), vmax=top, aspect="auto",
+            interpolation="nearest",
+        )  # fmt: skip
+        ticks = spread(len(found), 6)
+        axes.set_xticks(ticks, [str(found[k]["round"]) for k in ticks])
+        dress(axes, "round", "data sets before the present" if run is runs[0] else "", run.label)
+    _bar(drawn, image, "weight")
+    return figure.save(drawn, path)
+
+
+def _bar(drawn: "Figure", image: object, label: str) -> None:
+    bar = drawn.colorbar(image, ax=drawn.axes, shrink=0.9)  # type: ignore[arg-type]
+    bar.set_label(label, color=INK, fontsize=8)
+    bar.ax.tick_params(colors=INK, labelsize=8)
+
+
+def recorded_grid(run: RunView, rounds: int) -> tuple[Grid, list[str]]:
+    """The scenario that a run recorded, as numbers for :func:`chronofed.reports.balls.draw_grid`.
+
+    Returns:
+        The numbers and the names of the classes.
+
+    Raises:
+        RunError: If it was not recorded.
+    """
+    about = run.directory.scenario()
+    if not about:
+        msg = (
+            f"{run.path} has no scenario.json; draw its scenario from the data: "
+            f"chronofed scenario {run.path / 'spec.toml'} --plot FILE"
+        )
+        raise RunError(msg)
+    kept = spread(len(about["shown"]), rounds)
+    counts = np.zeros((len(about["held"]), len(kept), len(about["classes"])), dtype=np.int64)
+    for client, cells in enumerate(about["held"]):
+        for column, place in enumerate(kept):
+            for kind, samples in cells[place][1] if cells[place] else ():
+                counts[client, column, kind] = samples
+    word = "client" if about["returning"] else "new client"
+    names = about.get("client_names") or [f"{word} {i}" for i in range(len(counts))]
+    shown = tuple(about["shown"][place] for place in kept)
+    return Grid(shown, tuple(names[: len(counts)]), counts), about["classes"]

@@ -1,0 +1,139 @@
+// What every part of a page needs: elements made from text alone (never from HTML), numbers, theme, hints.
+"use strict";
+const cf = {};
+
+cf.el = (tag, attributes = {}, ...children) => {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") node.addEventListener(name, value);
+    else if (name === "style") Object.assign(node.style, value);
+    else if (value === true) node.setAttribute(name, "");
+    else if (value !== false && value != null) node.setAttribute(name, value);
+  }
+  node.append(...children.flat().filter((child) => child != null));
+  return node;
+};
+
+cf.colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+cf.series = (k) => cf.colour(`--c${k % 8}`);
+cf.dash = (k) => [[], [9, 4], [2, 3], [9, 3, 2, 3]][k % 4];
+cf.line = (k) => {
+  const make = (tag, attributes) => {
+    const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    return node;
+  };
+  const svg = make("svg", { class: "line", viewBox: "0 0 28 6", width: 28, height: 6, "aria-hidden": "true" });
+  svg.append(make("line", { x1: 0, x2: 28, y1: 3, y2: 3, stroke: `var(--c${k % 8})`, "stroke-width": 2.5, "stroke-dasharray": cf.dash(k).join(" ") }));
+  return svg;
+};
+cf.faded = (colour, alpha) => colour + Math.round(255 * alpha).toString(16).padStart(2, "0");
+
+cf.number = (value, digits) => {
+  if (value == null || Number.isNaN(value)) return "–";
+  if (digits != null) return value.toFixed(digits).replace("-", "−");
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2).replace("-", "−");
+  return String(Number(value.toPrecision(4))).replace("-", "−");
+};
+
+// A number that fits beside an axis.
+cf.tick = (value) => {
+  const size = Math.abs(value);
+  if (size === 0 || (size >= 1e-3 && size < 1e5)) return cf.number(value);
+  return Number(value.toPrecision(2)).toExponential().replace(/-/g, "−").replace("+", "");
+};
+
+cf.duration = (seconds) => {
+  if (seconds == null) return "";
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+  return seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${(seconds / 86400).toFixed(1)} d`;
+};
+
+cf.bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+
+// A hint beside the pointer, and the same words for those who listen.
+cf.hint = {
+  show(lines, x, y) {
+    const node = cf.hint.node ??= document.body.appendChild(cf.el("div", { class: "hint", "aria-hidden": "true" }));
+    node.replaceChildren(...lines);
+    node.hidden = false;
+    const box = node.getBoundingClientRect(), room = document.documentElement.clientWidth;
+    const left = x + 16 + box.width > room ? x - 16 - box.width : x + 16;
+    node.style.left = `${Math.max(4, Math.min(left, room - box.width - 4))}px`;
+    node.style.top = `${Math.max(4, Math.min(y + 14, innerHeight - box.height - 4))}px`;
+  },
+  hide() { if (cf.hint.node) cf.hint.node.hidden = true; },
+};
+cf.say = (text) => { document.getElementById("spoken").textContent = text; };
+
+// Redrawing what is painted on canvases when colours or sizes change.
+cf.painters = new Set();
+cf.repaint = () => { for (const painter of cf.painters) if (painter.node.isConnected) painter.paint(); };
+cf.sizes = new ResizeObserver((entries) => {
+  for (const { target, contentRect } of entries) {
+    const painter = target.painter, width = Math.round(contentRect.width);
+    if (painter.width !== width && width) { painter.width = width; requestAnimationFrame(painter.paint); }
+  }
+});
+cf.painted = (node, paint) => {
+  node.painter = { node, paint };
+  cf.painters.add(node.painter);
+  cf.sizes.observe(node);
+};
+cf.theme = (choice) => {
+  if (choice === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = choice;
+  cf.repaint();
+};
+cf.themeButton = () => {
+  const words = { auto: "Auto", light: "Light", dark: "Dark" };
+  const remembered = () => { try { return localStorage.getItem("chronofed-theme"); } catch { return null; } };
+  let choice = words[remembered()] ? remembered() : "auto";
+  const button = cf.el("button", {
+    type: "button", class: "quiet", id: "theme", click: () => {
+      const names = Object.keys(words);
+      choice = names[(names.indexOf(choice) + 1) % names.length];
+      try { localStorage.setItem("chronofed-theme", choice); } catch { /* a file may have no storage */ }
+      apply();
+    },
+  });
+  const apply = () => {
+    button.textContent = `Colours: ${words[choice]}`;
+    cf.theme(choice);
+  };
+  apply();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", cf.repaint);
+  addEventListener("beforeprint", () => cf.theme("light"));
+  addEventListener("afterprint", () => cf.theme(choice));
+  return button;
+};
+cf.table = (headings, rows, attributes = {}) => cf.el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": attributes.label ?? "table" },
+  cf.el("table", { class: attributes.class },
+    cf.el("thead", {}, cf.el("tr", {}, headings.map((h) => cf.el("th", { scope: "col" }, h)))),
+    cf.el("tbody", {}, rows.map(([first, ...others]) => cf.el("tr", {},
+      cf.el("th", { scope: "row" }, first), others.map((cell) => cf.el("td", {}, cell)))))));
+
+// A table behind a chart, made when it is opened.
+cf.asTable = (make, label) => {
+  const box = cf.el("details", { class: "as-table" }, cf.el("summary", {}, "Table"));
+  const fill = () => {
+    if (!box.open) return;
+    box.querySelector(".scroll")?.remove();
+    const [headings, rows] = make();
+    box.append(cf.table(headings, rows, { label }));
+  };
+  box.addEventListener("toggle", fill);
+  box.refill = fill;
+  return box;
+};
+
+cf.select = (label, options, value, change) => {
+  const list = cf.el("select", { change: () => change(list.value) },
+    options.map(([key, text]) => cf.el("option", { value: key, selected: String(key) === String(value) }, text)));
+  return cf.el("label", { class: "field" }, cf.el("span", {}, label), list);
+};
+
+cf.section = (id, title, about, ...children) => cf.el("section", { id, "aria-labelledby": `${id}-title` },
+  cf.el("h2", { id: `${id}-title` }, title), about ? cf.el("p", { class: "soft about" }, about) : null, children);

@@ -1,0 +1,270 @@
+// Curves over rounds: one legend, one zoom and one smoothing for all charts; hover or arrow keys read values.
+"use strict";
+
+// Moving mean around every value; near the ends over as many as there are on both sides.
+cf.smooth = (values, window) => {
+  const reach = Math.floor(window / 2);
+  if (!reach) return values;
+  return values.map((value, k) => {
+    const near = Math.min(reach, k, values.length - 1 - k);
+    let sum = 0, count = 0;
+    for (let j = k - near; j <= k + near; j++) if (values[j] != null) { sum += values[j]; count++; }
+    return value == null || !count ? value : sum / count;
+  });
+};
+
+// Values at other places: between two points on the line between them, outside nothing.
+cf.at = (x, y, places) => {
+  let k = 0;
+  return places.map((place) => {
+    if (!x.length || place < x[0] || place > x[x.length - 1]) return null;
+    while (k < x.length - 2 && x[k + 1] < place) k++;
+    if (x.length === 1 || x[k] === place) return y[k];
+    if (y[k] == null || y[k + 1] == null) return null;
+    return y[k] + (y[k + 1] - y[k]) * (place - x[k]) / (x[k + 1] - x[k]);
+  });
+};
+
+cf.Chart = class {
+  // curves: [{name, colour, dash, x, y, d}]; panel: what all charts of a group share.
+  constructor(title, unit, panel) {
+    Object.assign(this, { title, unit, panel, curves: [] });
+    this.box = cf.el("div", {
+      class: "chart", tabindex: "0", role: "application", keydown: (event) => this.key(event),
+      mouseleave: () => cf.hint.hide(), blur: () => cf.hint.hide(),
+    });
+    this.table = cf.asTable(() => this.rows(), title);
+    this.node = cf.el("figure", {}, cf.el("figcaption", {}, title, unit ? cf.el("span", { class: "soft" }, ` ${unit}`) : null),
+      this.box, this.table);
+    cf.painted(this.node, () => this.paint());
+  }
+
+  update(curves) {
+    const shape = (list) => list.map((c) => `${c.colour}${c.d ? 1 : 0}`).join();
+    const same = this.plot && shape(curves) === shape(this.curves);
+    this.curves = curves;
+    this.box.setAttribute("aria-label", this.words());
+    this.table.refill();
+    if (same) this.refresh();
+    else this.paint();
+  }
+
+  refresh() {
+    this.plot.setData(this.data(), false);
+    this.view();
+    this.curves.forEach((curve, k) => this.toggle(k));
+  }
+
+  words() {
+    const ends = this.shown().map((c) => `${c.name} ends at ${cf.number(c.y[c.y.length - 1])}${this.unit}`);
+    return `${this.title}. ${ends.join("; ")}. Arrow keys read values, plus and minus zoom, 0 shows all.`;
+  }
+
+  shown() { return this.curves.filter((c) => c.x.length && !this.panel.hidden.has(c.name)); }
+
+  rows() {
+    const places = [...new Set(this.curves.flatMap((c) => c.x))].sort((a, b) => a - b);
+    const lookup = this.curves.map((c) => new Map(c.x.map((x, k) => [x, k])));
+    return [["round", ...this.curves.map((c) => c.name)], places.map((x) => [String(x), ...this.curves.map((c, k) => {
+      const at = lookup[k].get(x);
+      return at == null ? "" : cf.number(c.y[at]) + (c.d ? ` ± ${cf.number(c.d[at])}` : "");
+    })])];
+  }
+
+  data() {
+    const places = [...new Set(this.curves.flatMap((c) => c.x))].sort((a, b) => a - b);
+    this.places = places;
+    this.columns = [];
+    const data = [places];
+    for (const curve of this.curves) {
+      const y = cf.smooth(curve.y, this.panel.window);
+      this.columns.push(data.length);
+      data.push(cf.at(curve.x, y, places));
+      if (curve.d) {
+        const d = cf.smooth(curve.d, this.panel.window);
+        data.push(cf.at(curve.x, y.map((v, k) => (v == null ? null : v + d[k])), places));
+        data.push(cf.at(curve.x, y.map((v, k) => (v == null ? null : v - d[k])), places));
+      }
+    }
+    return data;
+  }
+
+  paint() {
+    const width = this.box.clientWidth;
+    if (!width || !this.curves.length) return; // it is painted as soon as there is room
+    const data = this.data(), ink = cf.colour("--soft"), line = cf.colour("--line");
+    const series = [{}], bands = [];
+    for (const curve of this.curves) {
+      const colour = cf.series(curve.colour);
+      series.push({
+        stroke: colour, width: 2, dash: cf.dash(curve.colour), spanGaps: true,
+        points: { show: curve.x.length < 2, size: 7, fill: colour },
+      });
+      if (curve.d) {
+        const edge = { stroke: "transparent", width: 0, points: { show: false }, spanGaps: true };
+        series.push({ ...edge }, { ...edge });
+        bands.push({ series: [series.length - 2, series.length - 1], fill: cf.faded(colour, 0.15) });
+      }
+    }
+    this.plot?.destroy();
+    const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
+    this.plot = new uPlot({
+      width, height: this.panel.height ?? Math.round(Math.max(200, Math.min(280, width * 0.55))), series, bands,
+      padding: [10, 14, 0, 0], legend: { show: false },
+      scales: { x: { time: false }, y: { range: (u, low, high) => this.range(low, high) } },
+      axes: [
+        { ...axis, size: 30, gap: 6, grid: { show: false }, incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 2500, 5000, 10000, 20000, 50000, 100000] },
+        { ...axis, size: 48, gap: 6, values: (u, ticks) => ticks.map(cf.tick) },
+      ],
+      cursor: {
+        sync: { key: this.panel.key }, drag: { x: true, y: false, setScale: false }, y: false, focus: { prox: 16 },
+        points: { size: 7, show: (u, k) => (this.columns.includes(k) ? this.point(u, k) : false) },
+      },
+      hooks: {
+        setCursor: [(u) => this.hover(u)],
+        setSelect: [(u) => {
+          if (u.select.width > 4) this.panel.zoom(u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x"));
+          u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+        }],
+      },
+    }, data, this.box);
+    this.plot.over.addEventListener("mouseenter", () => { this.panel.hovered = this; });
+    this.plot.over.addEventListener("mouseleave", () => { this.panel.hovered = null; cf.hint.hide(); });
+    this.plot.over.addEventListener("dblclick", () => this.panel.zoom());
+    this.view();
+    this.curves.forEach((curve, k) => this.toggle(k));
+  }
+
+  point(u, k) {
+    const colour = cf.series(this.curves[this.columns.indexOf(k)].colour);
+    return cf.el("div", { class: "u-cursor-pt", style: { background: colour, width: "7px", height: "7px", marginLeft: "-3.5px", marginTop: "-3.5px" } });
+  }
+
+  range(low, high) {
+    if (low == null || high == null) return [0, 1];
+    if (low === high) return [low - 0.5, high + 0.5];
+    const room = 0.06 * (high - low);
+    return [low >= 0 && low < room ? 0 : low - room, high + room];
+  }
+
+  toggle(k) {
+    const curve = this.curves[k], at = this.columns[k], show = !this.panel.hidden.has(curve.name);
+    for (let s = at; s <= at + (curve.d ? 2 : 0); s++) this.plot.setSeries(s, { show }, false);
+    this.box.setAttribute("aria-label", this.words());
+  }
+
+  view() {
+    const last = this.places[this.places.length - 1] ?? 1, first = Math.min(this.places[0] ?? 0, last - 1);
+    const [min, max] = this.panel.limits ?? [first, last];
+    this.plot.setScale("x", { min, max });
+  }
+
+  hover(u) {
+    if (this.panel.hovered !== this) return;
+    if (u.cursor.idx == null || u.cursor.left < 0) { cf.hint.hide(); return; }
+    const x = this.places[u.cursor.idx], lines = this.values(u.cursor.idx);
+    const box = u.over.getBoundingClientRect();
+    cf.hint.show([cf.el("b", {}, `round ${x}`), ...lines.map(([curve, text]) => cf.el("div", {},
+      cf.el("span", { class: "swatch", style: { background: cf.series(curve.colour) } }), `${curve.name}: ${text}`))],
+    box.left + u.cursor.left, box.top + (u.cursor.top > 0 ? u.cursor.top : 20));
+  }
+
+  values(index) {
+    return this.shown().flatMap((curve) => {
+      const value = this.plot.data[this.columns[this.curves.indexOf(curve)]][index];
+      if (value == null) return [];
+      const high = curve.d ? this.plot.data[this.columns[this.curves.indexOf(curve)] + 1][index] : null;
+      return [[curve, cf.number(value) + this.unit + (high == null ? "" : ` ± ${cf.number(high - value)}`), value]];
+    });
+  }
+
+  key(event) {
+    const u = this.plot, at = u.cursor.idx ?? this.places.length - 1, step = event.shiftKey ? 10 : 1;
+    const span = this.panel.limits ?? [this.places[0], this.places[this.places.length - 1]];
+    const width = span[1] - span[0], middle = this.places[at];
+    const zoomed = (share) => this.panel.zoom(middle - (middle - span[0]) * share, middle + (span[1] - middle) * share);
+    const actions = {
+      ArrowLeft: () => this.read(Math.max(0, at - step)),
+      ArrowRight: () => this.read(Math.min(this.places.length - 1, at + step)),
+      Home: () => this.read(0),
+      End: () => this.read(this.places.length - 1),
+      "+": () => zoomed(0.5), "=": () => zoomed(0.5), "-": () => width && zoomed(2),
+      0: () => this.panel.zoom(), Escape: () => this.panel.zoom(),
+    };
+    if (!actions[event.key]) return;
+    event.preventDefault();
+    actions[event.key]();
+  }
+
+  read(index) {
+    const [, best] = [null, this.values(index)[0]];
+    this.panel.hovered = this;
+    this.plot.setCursor({
+      left: this.plot.valToPos(this.places[index], "x"), top: best ? this.plot.valToPos(best[2], "y") : 10,
+    });
+    cf.say(`round ${this.places[index]}: ${this.values(index).map(([c, text]) => `${c.name} ${text}`).join(", ")}`);
+  }
+};
+
+cf.curves = (key = "curves") => {
+  const panel = { key, hidden: new Set(), window: 1, limits: null, hovered: null, charts: new Map() };
+  const every = (act) => { for (const chart of panel.charts.values()) if (chart.plot) act(chart); };
+  const from = cf.el("input", { type: "number", min: 0, "aria-label": "first round shown", change: () => typed() });
+  const to = cf.el("input", { type: "number", min: 0, "aria-label": "last round shown", change: () => typed() });
+  const all = cf.el("button", { type: "button", class: "quiet", disabled: true, click: () => panel.zoom() }, "Show all");
+  const typed = () => panel.zoom(Number(from.value), Number(to.value));
+  panel.zoom = (low, high) => {
+    const places = [...panel.charts.values()].flatMap((chart) => chart.curves.flatMap((curve) => [curve.x[0], curve.x.at(-1)])).filter((x) => x != null);
+    const first = Math.min(...places), last = Math.max(...places);
+    const limits = low == null ? [first, last] : [Math.max(first, low), Math.min(last, high)];
+    if (!(limits[1] > limits[0])) return;
+    panel.limits = limits[0] <= first && limits[1] >= last ? null : limits;
+    [from.value, to.value] = limits.map(Math.round);
+    all.disabled = !panel.limits;
+    every((chart) => chart.view());
+  };
+  const shown = cf.el("output", {}, "off");
+  const slider = cf.el("input", {
+    type: "range", min: 0, max: 25, value: 0, id: `${key}-smoothing`, input: () => {
+      panel.window = 2 * Number(slider.value) + 1;
+      shown.textContent = slider.value === "0" ? "off" : `mean of ${panel.window}`;
+      every((chart) => chart.refresh());
+    },
+  });
+  const legend = cf.el("div", { class: "legend", role: "group", "aria-label": "Curves shown" });
+  const grid = cf.el("div", { class: "charts" });
+  const bar = cf.el("div", { class: "bar" },
+    cf.el("label", { class: "field" }, cf.el("span", {}, "Smoothing"), slider, shown),
+    cf.el("div", { class: "field" }, cf.el("span", {}, "Rounds"), from, cf.el("span", {}, "to"), to, all));
+  const button = (group, k) => cf.el("button", {
+    type: "button", class: "key", "aria-pressed": String(!panel.hidden.has(group.name)), click: (event) => {
+      if (!panel.hidden.delete(group.name)) panel.hidden.add(group.name);
+      event.currentTarget.setAttribute("aria-pressed", String(!panel.hidden.has(group.name)));
+      every((chart) => chart.curves.forEach((curve, number) => curve.name === group.name && chart.toggle(number)));
+      every((chart) => chart.plot.redraw());
+    },
+  }, cf.line(group.colour ?? k), group.name);
+  return {
+    nodes: [legend, bar, grid],
+    panel,
+    update(content) {
+      const names = content.groups.map((group) => `${group.name} ${group.colour}`).join("\n");
+      if (names !== panel.names) legend.replaceChildren(...content.groups.map(button));
+      panel.names = names;
+      const keys = content.measures.map((measure) => measure.key);
+      for (const old of [...panel.charts.keys()]) if (!keys.includes(old)) { panel.charts.get(old).node.remove(); panel.charts.delete(old); }
+      for (const measure of content.measures) {
+        if (panel.charts.has(measure.key)) continue;
+        const chart = new cf.Chart(measure.title, measure.unit, panel);
+        chart.node.dataset.measure = measure.key;
+        panel.charts.set(measure.key, chart);
+        grid.append(chart.node);
+      }
+      for (const measure of content.measures) {
+        const chart = panel.charts.get(measure.key);
+        chart.update(measure.curves.map((curve, k) => ({ ...curve, name: content.groups[k].name, colour: content.groups[k].colour ?? k })));
+      }
+      if (!panel.limits && document.activeElement !== from && document.activeElement !== to) panel.zoom();
+    },
+  };
+};

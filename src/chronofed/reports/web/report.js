@@ -1,0 +1,10 @@
+// The report: the content is in the page itself.
+"use strict";
+addEventListener("DOMContentLoaded", () => {
+  const content = JSON.parse(document.getElementById("content").textContent);
+  const main = document.querySelector("main"), sections = cf.sections(main);
+  document.querySelector("header .tools").append(cf.themeButton());
+  document.querySelector("header").append(sections.links());
+  sections.update(content);
+  document.body.dataset.ready = "true";
+});

@@ -1,0 +1,168 @@
+"""A real browser, and runs to look at.
+
+Run by ``make test-browser``. No browser is downloaded: it is Debian's Chromium, or the one that the variable
+CHRONOFED_BROWSER names. Without it, or without Playwright, these tests are skipped with the reason.
+"""
+
+import json
+import math
+import os
+import random
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from chronofed import CoreSet, Experiment, Method
+from chronofed.metrics.summary import summarise
+from chronofed.records import RunDirectory
+from chronofed.reports.html import write_report
+from chronofed.reports.live import LiveServer
+from chronofed.reports.view import RunView, groups
+
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+EVIL = "<script>alert(1)</script>"
+
+
+def pytest_collection_modifyitems(items):
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.browser)
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    api = pytest.importorskip("playwright.sync_api", reason="needs the extra 'browser'")
+    program = os.environ.get("CHRONOFED_BROWSER") or shutil.which("chromium")
+    if program is None:
+        pytest.skip("no browser: apt install chromium, or set CHRONOFED_BROWSER")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class Watched:
+    """A page, and all that it asked for or complained about."""
+
+    def __init__(self, page):
+        self.page, self.requests, self.complaints = page, [], []
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.on("console", lambda message: self._note(message.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def _note(self, text):
+        if "willReadFrequently" not in text:  # which is about how these tests look at pixels
+            self.complaints.append(text)
+
+    def open(self, url):
+        self.page.goto(url)
+        self.page.wait_for_selector("body[data-ready]")
+        self.page.wait_for_timeout(200)  # canvases are painted in the next frames
+        return self.page
+
+
+@pytest.fixture
+def tab(chromium):
+    """Makes pages; all of them must stay without complaints."""
+    made = []
+
+    def tab(width=1280, height=900, scheme="light"):
+        context = chromium.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme
+        )
+        made.append((context, Watched(context.new_page())))
+        return made[-1][1]
+
+    yield tab
+    for context, watched in made:
+        assert watched.complaints == []
+        context.close()
+
+
+def write_run(path, name, seed=0, rounds=160, memory=None, finish=True, periods=True):
+    """A run as it might be: accuracies that rise, data sets that are forgotten without a memory."""
+    draw = random.Random(f"{name}{seed}")
+    settings = {"method": Method(memory=CoreSet(memory))} if memory else {}
+    experiment = Experiment(name=name, seed=seed, rounds=rounds, **settings)
+    run = RunDirectory.create(
+        path, experiment.resolved(), {"python": "3.11", "command": ["chronofed"]}
+    )
+    history, lines, weights = [], [], []
+    for t in range(4, rounds + 1, 4):
+        level = (0.8 if memory else 0.7) * (1 - math.exp(-t / 30)) + draw.uniform(-0.02, 0.02)
+        history.append(
+            {
+                "round": t,
+                "test_accuracy": level,
+                "test_loss": 2 - 2 * level,
+                "bytes_up": t,
+                "bytes_down": t,
+            }
+        )
+        if periods:
+            pairs = [(c, k) for c in range(5) for k in range(12) if 3 * k < t]
+            lost = 0.05 if memory else 0.6
+            value = {
+                (c, k): 0.9 - lost * (c == 3) * (t > 100) - 0.1 * draw.random() for c, k in pairs
+            }
+            lines.append({
+                "round": t, "accuracy": [[c, k, round(value[c, k], 4)] for c, k in pairs],
+                "held": [[c, k, [[c, 1.0]]] for c, k in pairs],
+            })  # fmt: skip
+        if memory:
+            weights.append(
+                {"round": t, "present": 2 / t, "past": [(1 - 2 / t) / t] * min(t, 20), "older": 0.0}
+            )
+    for kind, content in (("metrics", history), ("periods", lines), ("weights", weights)):
+        (path / f"{kind}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in content))
+    run.describe_scenario(
+        {
+            "rounds": rounds, "clients": 5, "returning": True, "shown": [0, 50, 100],
+            "classes": ["shoe", "shirt", "bag", "coat", "boot"],
+            "held": [[[k, [[c, 20], [(c + k) % 5, 5]]] for k in range(3)] for c in range(5)],
+        }
+    )  # fmt: skip
+    if finish:
+        run.finish(summarise(history) | {"seconds": 12.0})
+    return path
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """Two methods with two seeds each, and a run with a nasty name."""
+    folder = tmp_path_factory.mktemp("runs")
+    for seed in (0, 1):
+        write_run(folder / f"plain-{seed}", "FedAvg", seed)
+        write_run(folder / f"core-{seed}", "CFL-Core-Set", seed, memory=20)
+    write_run(folder / "evil", EVIL, rounds=100)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def report(runs, tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    order = ("plain-0", "plain-1", "core-0", "core-1", "evil")
+    write_report(groups([RunView.read(runs / name) for name in order]), path, "A report")
+    return path.as_uri()
+
+
+@pytest.fixture
+def serve():
+    """Starts live pages, and stops them in the end."""
+    started = []
+
+    def serve(folder):
+        server = LiveServer(folder, 0)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        started.append((server, thread))
+        return server.url
+
+    yield serve
+    for server, thread in started:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,160 @@
+"""Reports, figures, the live page and trackers from the command line."""
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+from chronofed.cli import main
+
+SPEC = """
+name = "tiny"
+rounds = 4
+[model]
+kind = "linear"
+[method.memory]
+kind = "core-set"
+size = 3
+[train]
+steps = 1
+[evaluate]
+every = 2
+seen = 0
+past = 2
+"""
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory):
+    """Two seeds of a real run."""
+    folder = tmp_path_factory.mktemp("grid")
+    (folder / "spec.toml").write_text(SPEC)
+    for seed in (0, 1):
+        call = [
+            "run",
+            folder / "spec.toml",
+            "-s",
+            f"seed={seed}",
+            "-o",
+            folder / "runs" / f"{seed}",
+            "-q",
+        ]
+        assert main([str(word) for word in call]) == 0
+    return folder / "runs"
+
+
+@pytest.fixture
+def call(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        code = main([str(a) for a in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def test_a_report_of_a_folder(call, grid, tmp_path):
+    code, out, err = call("report", grid, "-o", "r.html", "--title", "<b>Mine")
+    assert (code, out) == (0, "")
+    assert "2 runs; report:" in err
+    page = (tmp_path / "r.html").read_text()
+    assert "<title>&lt;b&gt;Mine</title>" in page
+    content = json.loads(page.split('type="application/json">')[1].split("</script>")[0])
+    assert [m["key"] for m in content["measures"]] == [
+        "test_accuracy",
+        "forgetting",
+        "test_loss",
+        "information_loss",
+        "client_drift",
+        "time_drift",
+    ]
+    assert len(content["periods"]) == 2
+    assert len(content["scenarios"]) == 2
+    assert content["weights"]
+    code, out, _ = call("report", grid, "--json")
+    assert json.loads(out)["runs"] == 2
+    assert json.loads(out)["bytes"] == (tmp_path / "report.html").stat().st_size
+
+
+def test_a_report_of_nothing(call, tmp_path):
+    code, _, err = call("report", tmp_path)
+    assert code == 4
+    assert "no run is below it" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("kind", ["curves", "heatmap", "weights", "information-loss", "scenario"])
+def test_figures(call, grid, tmp_path, kind):
+    pytest.importorskip("matplotlib")
+    code, _, err = call("plot", kind, grid, "-o", f"{kind}.svg")
+    assert code == 0, err
+    assert (tmp_path / f"{kind}.svg").read_bytes().startswith(b"<?xml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["curves", "-o", "a.gif"], 2, "use a file ending"),
+        (["curves", "-o", "a.png", "--measure", "x"], 2, "--measure x: not measured in these runs"),
+        (["heatmap", "-o", "a.png", "--round", "0"], 2, "was first evaluated after round 2"),
+    ],
+)
+def test_figures_that_cannot_be_drawn(call, grid, arguments, code, words):
+    pytest.importorskip("matplotlib")
+    got, _, err = call("plot", arguments[0], grid, *arguments[1:])
+    assert got == code
+    assert words in err
+
+
+def test_information_loss_that_was_not_measured(call, grid, tmp_path):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "spec.toml").write_text(SPEC)
+    assert call("run", "spec.toml", "-s", "evaluate.past=0", "-o", "one", "-q")[0] == 0
+    code, _, err = call("plot", "information-loss", "one", "-o", "a.png")
+    assert code == 2
+    assert "set evaluate.past" in err
+
+
+def test_a_tracker_from_the_command_line(call, tmp_path, monkeypatch):
+    (tmp_path / "spec.toml").write_text(SPEC)
+    own = "class Own:\n" + "".join(
+        f"    def {name}(self, *given):\n        with open('heard', 'a') as file:\n"
+        f"            file.write('{name}\\n')\n"
+        for name in ("start", "log", "finish")
+    )
+    (tmp_path / "own_tracker.py").write_text(own)
+    assert call("run", "spec.toml", "-o", "one", "-q", "--track", "own_tracker:Own")[0] == 0
+    assert (tmp_path / "heard").read_text().split() == ["start", "log", "log", "finish"]
+    assert 'track = "own_tracker:Own"' in (tmp_path / "one" / "spec.toml").read_text()
+    code, _, err = call("run", "spec.toml", "-o", "two", "--track", "nobody")
+    assert code == 2
+    assert "track: unknown value 'nobody'" in err
+    sys.modules.pop("own_tracker")
+
+
+def test_watching_until_interrupted(grid):
+    command = [sys.executable, "-m", "chronofed", "watch", str(grid), "--port", "0", "--json"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            url = json.loads("".join(process.stdout.readline() for _ in range(3)))["url"]
+            assert url.startswith("http://127.0.0.1:")
+            with urllib.request.urlopen(f"{url}api/runs", timeout=30) as answer:
+                assert len(json.load(answer)["runs"]) == 2
+        finally:
+            process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "stopped; the runs go on" in err
+
+
+def test_watching_what_is_no_folder(call):
+    code, _, err = call("watch", "nowhere")
+    assert code == 4
+    assert "nowhere is not a folder" in err
