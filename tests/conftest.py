@@ -1,33 +1,19 @@
 """A small world that every test can train in: 4 clients, 6 subsets each, 3 classes in 5 dimensions."""
 
 import pytest
-import torch
 
 from chronofed import (
     Classification,
     Dataset,
     Linear,
     Method,
-    Samples,
     Snapshot,
     Subsets,
     Train,
     run,
 )
 from chronofed.engines import SerialEngine
-
-
-def blobs(seed: int = 0, dtype: torch.dtype = torch.float32) -> Dataset:
-    """Gaussian blobs, one a class."""
-    generator = torch.Generator().manual_seed(seed)
-    centres = 1.5 * torch.randn(3, 5, generator=generator, dtype=torch.float64)
-
-    def draw(n: int) -> Samples:
-        y = torch.randint(3, (n,), generator=generator)
-        noise = torch.randn(n, 5, generator=generator, dtype=torch.float64)
-        return Samples((centres[y] + noise).to(dtype), y)
-
-    return Dataset("blobs", draw(1200), draw(300), ("a", "b", "c"))
+from world import blobs
 
 
 @pytest.fixture(scope="session")

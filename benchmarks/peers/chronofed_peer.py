@@ -1,6 +1,6 @@
 """chronofed itself as a contestant: the public ``run`` on an engine, with the same arrays as everybody.
 
-python chronofed_peer.py A --engine auto [--method core-set|reg|reg-32]
+python chronofed_peer.py A --engine auto [--method core-set|reg|reg-32|reg-8]
 """
 
 import argparse
@@ -29,6 +29,7 @@ METHODS = {
     "reg-32": Method(
         FedAvg(), Taylor(curvature=Fisher(), samples=32), Optimal(drift=1.0, loss=1.0)
     ),
+    "reg-8": Method(FedAvg(), Taylor(curvature=Fisher(), samples=8), Optimal(drift=1.0, loss=1.0)),
 }
 
 

@@ -8,9 +8,9 @@ import sys
 import time
 
 import pytest
+from scenes import EVIL, write_run
 
 from chronofed.records import RunDirectory
-from conftest import EVIL, write_run
 
 SPEC = """
 name = "live"

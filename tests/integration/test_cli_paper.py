@@ -187,15 +187,15 @@ def test_tables_that_other_commands_make(call, tmp_path):
     assert "![Local data that change" in (report / "figure-drift.md").read_text()
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(5, marks=pytest.mark.slow)])
-def test_a_grid_that_is_killed_ends_as_if_it_never_was(call, tmp_path, times):
+@pytest.mark.slow
+def test_a_grid_that_is_killed_five_times_ends_as_if_it_never_was(call, tmp_path):
     slow = MINI.replace("rounds = 6", "rounds = 20")
     (tmp_path / "mini.toml").write_text(slow)
     command = [sys.executable, "-m", "chronofed", "paper", "run", "mini.toml", "--seeds", "0,1",
                "--jobs", "2", "--runs", "killed"]  # fmt: skip
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     moments = random.Random(0)
-    for _ in range(times):
+    for _ in range(5):
         process = subprocess.Popen(
             command, start_new_session=True, env=environment, stderr=subprocess.PIPE, text=True
         )

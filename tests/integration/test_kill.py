@@ -64,9 +64,10 @@ def die_at_flush(path, number: int) -> None:
     work(path)
 
 
-def test_killed_at_random_moments(tmp_path, straight):
+@pytest.mark.parametrize("times", [5, pytest.param(20, marks=pytest.mark.slow)])
+def test_killed_at_random_moments(tmp_path, straight, times):
     chance, kills, runs = random.Random(1), 0, 0
-    while kills < 20:
+    while kills < times:
         runs += 1
         directory = runner.start(EXPERIMENT, tmp_path / f"run{runs}")
         while directory.state != "finished":

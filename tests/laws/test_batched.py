@@ -51,7 +51,7 @@ from chronofed.surrogate import Surrogate
 from chronofed.tasks.batched_mlp import BatchedMlp, Layout, layout
 from chronofed.tasks.models import Custom
 from chronofed.tasks.objective import TorchObjective
-from conftest import blobs
+from world import blobs
 
 HARD = Train(lr=0.1, batch_size=8, epochs=2, momentum=0.5, weight_decay=0.01, slow=0.5)
 TRAINS = {

@@ -8,7 +8,7 @@ from torch.nn import functional
 from chronofed import Classification, CoreSet, FedAvg, FedProx, Forget, Method, Subsets, Train, run
 from chronofed.engines import SerialEngine
 from chronofed.tasks.models import Custom
-from conftest import blobs
+from world import blobs
 
 EVERYTHING = 10**6  # a batch, or a core set, that holds all there is
 

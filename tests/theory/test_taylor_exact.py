@@ -24,7 +24,7 @@ from chronofed.tasks.models import Linear
 from chronofed.tasks.objective import TorchObjective
 from chronofed.types import Batch
 from chronofed.weights import Timeline
-from conftest import blobs
+from world import blobs
 
 SIZE = 5
 CURVATURES = torch.tensor([[0.2, 1.0, 3.0, 0.5, 2.0], [1.0, 0.1, 0.7, 2.0, 0.3], [0.0, 2, 1, 1, 1]])

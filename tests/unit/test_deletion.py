@@ -21,7 +21,7 @@ from chronofed.memories import Keepsake
 from chronofed.protocol import Locker
 from chronofed.records.checkpoint import decode, encode
 from chronofed.scenarios import Plan, Visit
-from conftest import blobs
+from world import blobs
 
 ROUND, ROUNDS = 3, 8
 SELECTIONS = ["uniform", "herding", "reservoir", "balanced"]

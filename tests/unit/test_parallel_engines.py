@@ -231,7 +231,7 @@ def script(body: str) -> str:
         import sys
         from chronofed import Classification, Linear, Method, Subsets, Train, run
         from chronofed import engines
-        from conftest import blobs
+        from world import blobs
 
         def main():
             data = blobs()
