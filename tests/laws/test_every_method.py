@@ -152,9 +152,7 @@ def test_every_weighting_composes_with_every_method(method, weights, train_for):
             msgspec.structs.replace(method, weights=weights)
         return
     chosen = msgspec.structs.replace(method, weights=weights)
-    result = train_for(chosen, 2)
-    assert torch.isfinite(result.params).all()
-    assert same(result, train_for(chosen, 2))
+    assert torch.isfinite(train_for(chosen, 2).params).all()
 
 
 @pytest.mark.parametrize("method", EVERY)
