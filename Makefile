@@ -30,7 +30,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 unit: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not browser"  # two processes share the cores
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow and not browser"
 
 # Pages in a real browser: Debian's Chromium (apt install chromium), or another in CHRONOFED_BROWSER.
 test-browser: $(VENV)/.browser

@@ -201,7 +201,7 @@ def test_files_of_a_recipe(results, tmp_path, view, drawn):
     files = sorted(path.name for path in (tmp_path / "out").iterdir())
     pictures = ["mini.png", "mini.svg"] if drawn else []
     assert files == sorted(["mini.csv", "mini.md", "mini.tex", *pictures])
-    assert "18 runs of up to 3 rounds, seeds 0, 1, 2, 18 minutes" in page
+    assert "18 runs of up to 3 rounds, seeds 0, 1, 2, 18 minutes of running" in page
     assert "2 cores (abacus)" in page
     assert "| so | holds | B - A, easy: +10.00" in page
     assert ("![Mini](mini.png)" in page) is drawn

@@ -163,7 +163,7 @@ def _made(results: Results) -> str:
     rounds = max(v.summary["rounds"] for found in results.runs.values() for v in found.values())
     return (
         f"Scale `{results.scale}`: {runs} runs of up to {rounds} rounds{missing}, seeds "
-        f"{', '.join(map(str, results.seeds))}, {results.seconds / 60:.0f} minutes of one core in all; "
+        f"{', '.join(map(str, results.seeds))}, {results.seconds / 60:.0f} minutes of running time together; "
         f"{'; '.join(results.hardware)}.\n"
     )
 
