@@ -1,5 +1,7 @@
 """A small world that every test can train in: 4 clients, 6 subsets each, 3 classes in 5 dimensions."""
 
+import signal
+
 import pytest
 
 from chronofed import (
@@ -14,6 +16,9 @@ from chronofed import (
 )
 from chronofed.engines import SerialEngine
 from world import blobs
+
+# A shell that starts a program in the background may have it ignore Ctrl-C, which some tests press.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
