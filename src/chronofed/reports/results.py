@@ -228,7 +228,7 @@ def _place(what: str, column: str) -> str:
 def _machine(path: Path) -> str:
     """The machine and the versions that matter, in a line."""
     found: dict[str, Any] = json.loads((path / "environment.json").read_text(encoding="utf-8"))
-    packages = found["packages"]
+    packages = {name: version.partition("+")[0] for name, version in found["packages"].items()}
     return (
         f"{found['cores']} cores ({found['machine']}), Python {found['python']}, "
         f"torch {packages['torch']}, chronofed {packages['chronofed']}"
