@@ -175,6 +175,15 @@ def test_a_report_without_runs_says_how_to_get_them(call, tmp_path):
     assert (tmp_path / "out/table-applicability.md").exists()
 
 
+@pytest.mark.parametrize("action", [["run", "table-weights", "--runs"], ["report", "all", "-o"]])
+def test_a_folder_that_cannot_be_made_is_one_line(call, tmp_path, action):
+    (tmp_path / "file").write_text("in the way")
+    code, _, err = call(*action, tmp_path / "file" / "below")
+    assert code == 5
+    assert "cannot write" in err
+    assert err.count("\n") == 1
+
+
 def test_tables_that_other_commands_make(call, tmp_path):
     code, out, _ = call("run", "table-weights", "figure-drift")
     assert code == 0

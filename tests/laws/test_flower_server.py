@@ -11,13 +11,15 @@ from post_office import PostOffice, Time
 from chronofed import CoreSet, Experiment, Linear, Merged, Method, Scaffold, Subsets, Train
 from chronofed.errors import RunError, SpecError
 from chronofed.experiments import runner
+from chronofed.experiments.own import load_source
 from chronofed.flower import server
-from chronofed.flower.client import experiments, own_data, station_of
+from chronofed.flower.client import experiments, station_of
 from chronofed.flower.settings import Federation
 from chronofed.flower.station import Own, Share, Station
 from chronofed.flower.wire import Desk, fingerprint, read_reply, write_hello
 from chronofed.metrics.evaluation import Evaluate
 from chronofed.protocol import Order
+from chronofed.sources import TableSource
 
 EXPERIMENT = Experiment(
     rounds=3,
@@ -190,6 +192,7 @@ def test_an_app_without_a_specification(tmp_path):
 
 
 SOURCE = """
+[source]
 kind = "table"
 path = "rows.csv"
 classes = ["a", "b"]
@@ -200,12 +203,12 @@ time = ""
 
 def test_a_client_with_data_of_its_own(tmp_path):
     (tmp_path / "source.toml").write_text(SOURCE)
-    own = own_data(tmp_path / "source.toml")
-    assert isinstance(own, Own)
-    assert own.source.path == str(tmp_path / "rows.csv")
+    source = load_source(tmp_path / "source.toml")
+    assert isinstance(source, TableSource)
+    assert source.path == str(tmp_path / "rows.csv")
     (tmp_path / "broken.toml").write_text("=")
     with pytest.raises(SpecError, match=r"broken.toml: cannot be read"):
-        own_data(tmp_path / "broken.toml")
+        load_source(tmp_path / "broken.toml")
 
 
 def test_own_data_that_grow_are_trained_on_and_counted(tmp_path):
@@ -218,7 +221,7 @@ def test_own_data_that_grow_are_trained_on_and_counted(tmp_path):
         0,
         {fingerprint(experiment): experiment},
         tmp_path / "vaults",
-        own_data(tmp_path / "source.toml"),
+        Own(load_source(tmp_path / "source.toml")),
     )
     sizes, keys = [], []
     for round_ in range(2):

@@ -20,7 +20,7 @@ from chronofed.experiments import toml
 from chronofed.experiments.recipe import ApplicabilityView, Cell, CommandView, Recipe, load, shipped
 from chronofed.experiments.runner import Progress
 from chronofed.experiments.study import Outcome, Study
-from chronofed.records.atomic import write_atomic
+from chronofed.records.atomic import make_folder, write_atomic
 from chronofed.reports.paper import check_drawing, findings_table, table, write
 from chronofed.reports.results import Finding, Results
 from chronofed.reports.tables import TextTable
@@ -113,7 +113,7 @@ def _call(name: str, view: CommandView, recipe: Recipe, folder: Path) -> None:
     """Keep what other commands print and draw."""
     from chronofed.cli.main import main as chronofed
 
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     printed = io.StringIO()
     with tempfile.TemporaryDirectory() as place:
         spec = Path(place) / "spec.toml"

@@ -294,7 +294,9 @@ def _add_paper(commands: _Commands) -> None:
     paper.add_argument(
         "--scale", default="cpu", help="cpu (smaller, default) or paper (to the letter)"
     )
-    paper.add_argument("--seeds", default="0,1,2", metavar="LIST", help="(default 0,1,2)")
+    paper.add_argument(
+        "--seeds", default="0,1,2", metavar="LIST", help="seeds of every run (default 0,1,2)"
+    )
     paper.add_argument(
         "--jobs", type=int, metavar="N", help="runs side by side (default: one for each core)"
     )

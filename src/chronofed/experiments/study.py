@@ -10,7 +10,7 @@ from chronofed.experiments.grid import Watch, proceed_all
 from chronofed.experiments.recipe import Cell
 from chronofed.experiments.spec import Experiment
 from chronofed.records import RunDirectory
-from chronofed.records.atomic import write_atomic
+from chronofed.records.atomic import make_folder, write_atomic
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Study:
             return self.open(cell.experiment)
         except IncompatibleError as error:
             note = self._refusal(cell.experiment)
-            note.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(note.parent)
             write_atomic(note, str(error).encode())
             outcome.refused.append((cell, str(error)))
         except ChronofedError as error:

@@ -13,7 +13,7 @@ from chronofed.errors import DivergedError, MissingExtraError, SpecError
 from chronofed.experiments import runner
 from chronofed.experiments.spec import Experiment, load
 from chronofed.experiments.study import Study
-from chronofed.records.atomic import write_atomic
+from chronofed.records.atomic import make_folder, write_atomic
 
 if TYPE_CHECKING:
     import optuna
@@ -161,7 +161,7 @@ class Sweep:
             MissingExtraError: If Optuna is not installed.
         """
         optuna = _optuna()
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         study = optuna.create_study(
             direction="maximize",
             storage=f"sqlite:///{self.folder / 'sweep.db'}",

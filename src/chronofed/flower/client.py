@@ -6,23 +6,21 @@ What belongs to the node is set where the node is started, with ``--node-config`
 ``client``    which client this is, from 0 (or Flower's ``partition-id``)
 ``state``     folder where it keeps its memory (default ``~/.local/state/chronofed``)
 ``data``      folder of data files
-``source``    a TOML file that says where the client's own data are (:class:`~chronofed.sources.Source`);
+``source``    a TOML file whose table ``[source]`` says where the client's own data are;
               without it the client takes its share of the specification's data, as a simulation would
 ============  ==============================================================================
 """
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from chronofed.errors import SpecError
-from chronofed.experiments.reader import read
+from chronofed.experiments.own import load_source
 from chronofed.experiments.spec import Experiment, load
 from chronofed.flower.grid import flower, from_content, to_content
 from chronofed.flower.station import Own, Share, Station
 from chronofed.flower.wire import fingerprint
-from chronofed.sources import Source
 
 Settings = Mapping[str, bool | int | float | str]
 
@@ -61,23 +59,12 @@ def station_of(node: Settings, run: Settings, folder: Path) -> Station:
         raise SpecError(msg)
     state = Path(str(node.get("state", "~/.local/state/chronofed"))).expanduser()
     data = Path(str(node["data"])).expanduser() if "data" in node else None
-    supply = own_data(Path(str(node["source"])).expanduser()) if "source" in node else Share(data)
+    supply = (
+        Own(load_source(Path(str(node["source"])).expanduser()))
+        if "source" in node
+        else Share(data)
+    )
     return Station(number, experiments(run, folder, data), state, supply)
-
-
-def own_data(path: Path) -> Own:
-    """A client's own data, from a file that says where they are; relative paths count from its folder.
-
-    Raises:
-        SpecError: If the file cannot be used.
-    """
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SpecError(f"{path}: cannot be read: {error}") from error
-    if isinstance(table.get("path"), str):
-        table["path"] = str(path.resolve().parent / Path(table["path"]).expanduser())
-    return Own(read(table, Source, str(path)))  # type: ignore[type-abstract]
 
 
 def experiments(run: Settings, folder: Path, data: Path | None) -> dict[str, Experiment]:

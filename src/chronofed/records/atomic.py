@@ -8,6 +8,18 @@ from pathlib import Path
 from chronofed.errors import cannot_write
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, unless it is there.
+
+    Raises:
+        StorageError: If it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
 def write_atomic(path: Path, content: bytes) -> None:
     """Write ``content`` to ``path``: first beside it, then flushed to disk, then renamed.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
-from chronofed.errors import IncompatibleError, cannot_write
+from chronofed.errors import IncompatibleError
 from chronofed.experiments.recipe import (
     ApplicabilityView,
     Claim,
@@ -18,7 +18,7 @@ from chronofed.experiments.recipe import (
 )
 from chronofed.loop import check
 from chronofed.metrics.paired import Paired
-from chronofed.records.atomic import write_atomic
+from chronofed.records.atomic import make_folder, write_atomic
 from chronofed.reports import figure
 from chronofed.reports.plots import draw_curves, draw_pairs, draw_two_axes
 from chronofed.reports.results import Comparison, Finding, Results
@@ -134,10 +134,7 @@ def write(results: Results, name: str, folder: Path) -> str:
         StorageError: If something cannot be written.
     """
     recipe, shown = results.recipe, table(results)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
+    make_folder(folder)
     pictures = draw(results, folder / name)
     data = shown.csv() if not isinstance(recipe.view, CurvesView | PairsView) else _curves(results)
     write_atomic(folder / f"{name}.csv", data.encode())
@@ -251,5 +248,5 @@ def _words(one: Comparison, claim: Claim) -> str:
 
 def check_drawing(folder: Path) -> None:
     """Refuse before any work if there is nothing to draw with."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     figure.check(folder / "x.png", "drawing figures")
