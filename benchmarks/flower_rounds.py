@@ -5,7 +5,9 @@
 One SuperLink and three SuperNodes on loopback serve both, in turns (ABAB), so that a busy machine is busy for
 both. The plain app is what one would write with Flower alone: its FedAvg strategy, the model as one flat array,
 a client that loads its data and trains. Both start their app processes by forking (``chronofed flower warm``);
-with ``--cold`` both start them the usual way. Prints the median seconds of a round of each and their ratio.
+with ``--cold`` both start them the usual way. Prints for each the median seconds of a round, and of it what is
+beyond training, the ratios of both, and the bytes that go over the loopback interface in a round, which is
+every hop: server, SuperLink, SuperNode, client and back.
 """
 
 import argparse
@@ -14,14 +16,20 @@ import json
 import statistics
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from chronofed import Experiment, Mlp, Subsets, Train
+from chronofed.engines.base import one_thread
 from chronofed.flower.app import new_app
 from chronofed.flower.local import LocalFederation
+from chronofed.local import Local
 from chronofed.metrics.evaluation import Evaluate
+from chronofed.seeds import torch_generator
+from chronofed.surrogate import Surrogate
 
 MODELS = {"small": (128,), "large": (3000, 2900)}  # 0.4 MB and 44 MB
+LOOPBACK = Path("/sys/class/net/lo/statistics/tx_bytes")
 
 SERVER = """
 import json, time
@@ -114,19 +122,57 @@ def write_app(folder: Path, spec: Experiment, kind: str) -> None:
         (folder / "server_app.py").write_text(SERVER)
 
 
-def seconds(federation: LocalFederation, folder: Path, name: str) -> list[float]:
-    """Of every round but the first, in which everything is met for the first time."""
-    run = folder / f"run-{time.time_ns()}"
-    process = federation.submit(folder / name, f"run={json.dumps(str(run))}")
-    process.wait()
-    times = json.loads((run / "rounds.json").read_text())
-    return [after - before for before, after in itertools.pairwise(times[1:])]
+@dataclass
+class Found:
+    """What was measured of one contestant: seconds of rounds, and bytes a round of each run."""
+
+    seconds: list[float] = field(default_factory=list)
+    bytes: list[float] = field(default_factory=list)
+
+    def run(self, federation: LocalFederation, app: Path, rounds: int) -> None:
+        """Every round but the first counts, in which everything is met for the first time."""
+        run = app.parent / f"run-{time.time_ns()}"
+        before = int(LOOPBACK.read_text())
+        federation.submit(app, f"run={json.dumps(str(run))}").wait()
+        self.bytes.append((int(LOOPBACK.read_text()) - before) / rounds)
+        times = json.loads((run / "rounds.json").read_text())
+        self.seconds += [after - before for before, after in itertools.pairwise(times[1:])]
+
+
+def training(spec: Experiment) -> float:
+    """Seconds that one client trains in a round, here and now, alone and in one thread."""
+    task, scenario, _ = spec.build()
+    samples = task.samples(scenario.at(0).visits[0].indices)
+    found = []
+    with one_thread():
+        for _ in range(5):
+            start = time.perf_counter()
+            generator = torch_generator(0, "train", 0, 0)
+            local = Local(task.objective(), samples, Surrogate(), spec.train, generator)
+            local.descend(task.initial(0)[0], local.stochastic_gradient)
+            found.append(time.perf_counter() - start)
+    return statistics.median(found)
+
+
+def report(model: str, found: dict[str, Found], alone: float) -> None:
+    print(f"{model}: a client trains for {alone:.3f} s")
+    medians = {kind: statistics.median(one.seconds) for kind, one in found.items()}
+    for kind, one in found.items():
+        low, high = min(one.seconds), max(one.seconds)
+        print(
+            f"  {kind}: {medians[kind]:.2f} s a round ({low:.2f} to {high:.2f} in {len(one.seconds)}), "
+            f"{medians[kind] - alone:.2f} s beyond training, {statistics.median(one.bytes) / 1e6:.2f} MB"
+        )
+    ours, plain = medians.values()
+    print(
+        f"  {ours / plain:.2f} x a round, {(ours - alone) / (plain - alone):.2f} x beyond training"
+    )
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--rounds", type=int, default=5)
-    options.add_argument("--repeat", type=int, default=2)
+    options.add_argument("--repeat", type=int, default=3)
     options.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     options.add_argument("--cold", action="store_true")
     given = options.parse_args()
@@ -136,14 +182,15 @@ def main() -> None:
             for client in range(3):
                 federation.start_node(client)
             for model in given.models:
-                found: dict[str, list[float]] = {"chronofed": [], "plain": []}
+                spec = experiment(model, given.rounds)
+                found = {"chronofed": Found(), "plain": Found()}
                 for kind in found:
-                    write_app(folder / f"{kind}-{model}", experiment(model, given.rounds), kind)
+                    write_app(folder / f"{kind}-{model}", spec, kind)
+                alone = training(spec)
                 for _ in range(given.repeat):
-                    for kind, times in found.items():
-                        times += seconds(federation, folder, f"{kind}-{model}")
-                ours, plain = (statistics.median(found[kind]) for kind in found)
-                print(f"{model}: chronofed {ours:.2f} s, plain {plain:.2f} s, {ours / plain:.2f}x")
+                    for kind, one in found.items():
+                        one.run(federation, folder / f"{kind}-{model}", given.rounds)
+                report(model, found, alone)
 
 
 if __name__ == "__main__":
