@@ -8,7 +8,9 @@ import pytest
 from chronofed import CoreSet, Forget, Linear, Mlp, Taylor
 from chronofed.errors import SpecError
 from chronofed.experiments import recipe as recipes
-from chronofed.experiments.recipe import Beats, TableView, load, merged, shipped
+from chronofed.experiments.claims import Beats
+from chronofed.experiments.recipe import load, merged, shipped
+from chronofed.experiments.views import TableView
 
 MINI = """
 title = "Mini"

@@ -17,9 +17,10 @@ from chronofed.cli.values import seeds_of
 from chronofed.engines.base import usable_cores
 from chronofed.errors import ChronofedError, SpecError
 from chronofed.experiments import toml
-from chronofed.experiments.recipe import ApplicabilityView, Cell, CommandView, Recipe, load, shipped
+from chronofed.experiments.recipe import Cell, Recipe, load, shipped
 from chronofed.experiments.runner import Progress
 from chronofed.experiments.study import Outcome, Study
+from chronofed.experiments.views import ApplicabilityView, CommandView
 from chronofed.records.atomic import make_folder, write_atomic
 from chronofed.reports.paper import check_drawing, findings_table, table, write
 from chronofed.reports.results import Finding, Results

@@ -36,176 +36,21 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
-from chronofed.config import Config, Count, Kind, NonNegative, Positive
+from chronofed.config import Config, Count, NonNegative
 from chronofed.errors import SpecError
+from chronofed.experiments.claims import Claim
 from chronofed.experiments.reader import read
 from chronofed.experiments.spec import Experiment
+from chronofed.experiments.views import View
 
 SHIPPED = Path(__file__).parents[1] / "recipes"
 ALONE = ""  # the name of the only column of a recipe that has none
 
 Change: TypeAlias = dict[str, Any]  # a part of a specification
-Some = Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
-
-
-class View(Kind):
-    """Base of the ways to show a recipe's results."""
-
-
-class TableView(View, tag="table"):
-    """A table: mean and deviation over seeds in every cell.
-
-    Attributes:
-        measure: A number of the runs' summaries.
-        factor: What it is multiplied by.
-        digits: Decimals.
-    """
-
-    measure: str = "best5"
-    factor: float = 100.0
-    digits: int = 2
-
-
-class CurvesView(View, tag="curves"):
-    """Curves over rounds: a panel a column, a line a row, mean and band over seeds.
-
-    Attributes:
-        measure: A number of every evaluation.
-        label: What is written beside it.
-        factor: What it is multiplied by.
-        window: Evaluations in the moving mean; 1 for none.
-        zoom: First and last round of a second picture of every panel.
-    """
-
-    measure: str = "test_accuracy"
-    label: str = "test accuracy, %"
-    factor: float = 100.0
-    window: Count = 1
-    zoom: tuple[int, int] | None = None
-
-
-class TwoAxesView(View, tag="two-axes"):
-    """Two numbers of the summary over the rows, whose names are numbers; an axis each.
-
-    Attributes:
-        left: The one on the left, in blue.
-        right: The one on the right, in red.
-        label: What the rows are.
-        labels: What is written beside left and right.
-        factors: What they are multiplied by.
-    """
-
-    left: str
-    right: str
-    label: str
-    labels: tuple[str, str]
-    factors: tuple[float, float] = (1.0, 1.0)
-
-
-class PairsView(View, tag="pairs"):
-    """Loss and accuracy on test data beside those on training data seen so far, a line a row and kind."""
-
-
-class ApplicabilityView(View, tag="applicability"):
-    """Which methods can serve which scenarios, by what they declare to need; nothing is trained."""
-
-
-class CommandView(View, tag="command"):
-    """What other commands of chronofed print and draw; nothing is trained.
-
-    Attributes:
-        commands: Their arguments; ``SPEC`` stands for a file with the recipe's base.
-        figure: Whether the first of them draws.
-    """
-
-    commands: tuple[tuple[str, ...], ...]
-    figure: bool = False
-
-
-class Claim(Kind, kw_only=True):
-    """Base of what is claimed about results.
-
-    Attributes:
-        says: The claim in words.
-        measure: The number of the summaries that it is about.
-        factor: What that is multiplied by.
-        less: Whether less of it is better.
-        columns: Where it is claimed; by default in all columns.
-    """
-
-    says: str
-    measure: str = "best5"
-    factor: float = 100.0
-    less: bool = False
-    columns: tuple[str, ...] = ()
-
-
-class Beats(Claim, tag="beats"):
-    """Every one of some rows is better than every one of others.
-
-    Attributes:
-        better: The better rows.
-        worse: The others.
-        by: Least mean difference.
-    """
-
-    better: Some
-    worse: Some
-    by: NonNegative = 0.0
-
-
-class Ordered(Claim, tag="ordered"):
-    """Each row is better than the next.
-
-    Attributes:
-        rows: Best first.
-    """
-
-    rows: Some
-
-
-class Grows(Claim, tag="grows"):
-    """What a row gains over another is larger in one column than in another.
-
-    Attributes:
-        better: The row.
-        worse: The other row.
-        more: The column with the larger gain.
-        fewer: The one with the smaller gain.
-    """
-
-    better: str
-    worse: str
-    more: str
-    fewer: str
-
-
-class Alike(Claim, tag="alike"):
-    """Two numbers of a run are nearly the same.
-
-    Attributes:
-        rows: In which rows.
-        other: The number beside ``measure``.
-        within: The largest mean difference that is nearly none.
-    """
-
-    rows: Some
-    other: str
-    within: Positive
-
-
-class Refused(Claim, tag="refused"):
-    """Some rows cannot be run at all, and are refused.
-
-    Attributes:
-        rows: Which.
-    """
-
-    rows: Some
 
 
 class Scale(Config):

@@ -7,12 +7,12 @@ from itertools import product
 from pathlib import Path
 
 from chronofed.errors import IncompatibleError
-from chronofed.experiments.recipe import (
+from chronofed.experiments.claims import Claim
+from chronofed.experiments.recipe import Recipe
+from chronofed.experiments.views import (
     ApplicabilityView,
-    Claim,
     CurvesView,
     PairsView,
-    Recipe,
     TableView,
     TwoAxesView,
 )

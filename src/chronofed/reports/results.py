@@ -8,16 +8,8 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, Literal
 
-from chronofed.experiments.recipe import (
-    Alike,
-    Beats,
-    Cell,
-    Claim,
-    Grows,
-    Ordered,
-    Recipe,
-    Refused,
-)
+from chronofed.experiments.claims import Alike, Beats, Claim, Grows, Ordered, Refused
+from chronofed.experiments.recipe import Cell, Recipe
 from chronofed.experiments.study import Study
 from chronofed.metrics.paired import Paired, paired
 from chronofed.reports.view import Group, RunView
