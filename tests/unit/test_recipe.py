@@ -96,12 +96,12 @@ def test_the_papers_numbers_belong_to_columns(mini):
 
 
 def test_a_recipe_takes_from_another_what_it_does_not_say(mini):
-    mini()
+    """Named as seen from its own folder."""
     like = f"""
     title = "Other"
     label = "other"
     order = 2
-    like = "{mini()}"
+    like = "{Path(mini()).name}"
     rows = ["CFL"]
     columns = ["late"]
     base = {{ rounds = 9 }}

@@ -183,18 +183,20 @@ def load(name: str) -> Recipe:
         SpecError: If there is none, or anything is wrong with it, with the place.
     """
     try:
-        recipe = read(_whole(_table(name)), Recipe)
+        recipe = read(_whole(name), Recipe)
         _check(recipe)
     except SpecError as error:
         raise type(error)(f"recipe {name}: {error}") from error
     return recipe
 
 
-def _whole(table: dict[str, Any]) -> dict[str, Any]:
-    """A recipe with what it takes from another."""
+def _whole(name: str) -> dict[str, Any]:
+    """A recipe with what it takes from another; files are named as seen from its own folder."""
+    table = _table(name)
     if "like" not in table:
         return table
-    other = _whole(_table(table["like"]))
+    like = str(table["like"])
+    other = _whole(str(Path(name).parent / like) if _is_file(like) else like)
     for key in ("base", "scales"):
         table[key] = merged(other.get(key, {}), table.get(key, {}))
     for key in ("rows", "columns"):
@@ -205,7 +207,7 @@ def _whole(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _table(name: str) -> dict[str, Any]:
-    path = Path(name) if name.endswith(".toml") else SHIPPED / f"{name}.toml"
+    path = Path(name) if _is_file(name) else SHIPPED / f"{name}.toml"
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -213,6 +215,10 @@ def _table(name: str) -> dict[str, Any]:
         raise SpecError(f"no recipe '{name}'; there are: {known}; or give a .toml file") from None
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SpecError(f"{path}: {error}") from error
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith(".toml")
 
 
 def _check(recipe: Recipe) -> None:
