@@ -25,6 +25,7 @@ hidden = [9]
 hours = 0.1
 change = { rounds = 2, model = { kind = "linear" } }
 rows = { CFL = { train = { lr = 0.2 } } }
+columns = { late = { train = { batch_size = 5 } } }
 [scales.large]
 hours = 1
 without = ["late"]
@@ -74,6 +75,7 @@ def test_cells_are_base_scale_column_and_row_together(mini):
     assert [e.train.steps for e in (first, third)] == [1, 3]
     # a tuned row yields to the column, which is the more special one
     assert [e.train.lr for e in (first, second, third, fourth)] == [0.05, 0.2, 0.5, 0.5]
+    assert [e.train.batch_size for e in (first, second, third, fourth)] == [32, 32, 5, 5]
     assert cells[1].name == "CFL, early, seed 3"
 
 
@@ -129,6 +131,7 @@ def test_a_recipe_takes_from_another_what_it_does_not_say(mini):
         ("CFL = [50.0, 60.0]", "SGD = [50.0, 60.0]", "paper: no row 'SGD'"),
         ('without = ["late"]', 'without = ["noon"]', "scales.large.without: no column 'noon'"),
         ("rows = { CFL", "rows = { SGD", "scales.small.rows: no row 'SGD'"),
+        ("columns = { late", "columns = { noon", "scales.small.columns: no column 'noon'"),
         ("size = 7", "sise = 7", "CFL, early: method.memory.sise: unknown key"),
         ("hours = 0.1", "hours = -1", "scales.small"),
         ('kind = "table"', 'kind = "tabel"', "view.kind"),

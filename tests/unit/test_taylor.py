@@ -370,6 +370,23 @@ def test_every_setting_changes_the_result_and_learns(changed, train_for, task):
     assert score.accuracy > 0.75
 
 
+def test_strengths_above_one_are_for_practice():
+    """Where n expansions of strength n count as their sum."""
+    few, n = keepsakes(3), 3
+    sums = [
+        Keepsake(k.round, k.client, k.key, 10, {**k.record, "strength": n * k.record["strength"]})
+        for k in few
+    ]
+    got = Taylor(mode="practice").recall(tuple(sums), Uniform(), Moment(9, None, 10)).quadratic
+    parts = torch.tensor([STRENGTHS[0]] * 2 + [STRENGTHS[1]], dtype=torch.float64)
+    for name in ("linear", "diagonal"):
+        want = parts * sum(k.record[name] for k in few)
+        torch.testing.assert_close(getattr(got, name), want, rtol=0, atol=1e-14)
+    assert Taylor(mode="practice", layers={"*": 40.0}).layers == {"*": 40.0}
+    with pytest.raises(ValueError, match=r"Taylor.layers: strengths above 1 are for mode = 'pract"):
+        Taylor(layers={"fc.*": 1.5})
+
+
 def test_full_is_all_layers(train_for, data):
     task = Classification(data, Mlp((4,)))
     default, full = (
@@ -393,9 +410,9 @@ def test_a_method_with_it_is_a_value():
     assert Taylor().layers is not Taylor().layers
 
 
-def test_strengths_are_fractions():
-    with pytest.raises(ValueError, match=r"Taylor.layers: Expected `float` <= 1.0"):
-        Taylor(layers={"fc.*": 2.0})
+def test_strengths_are_not_negative():
+    with pytest.raises(ValueError, match=r"Taylor.layers: Expected `float` >= 0.0"):
+        Taylor(layers={"fc.*": -2.0})
 
 
 def test_reads_from_a_specification_and_back():

@@ -60,12 +60,14 @@ class Scale(Config):
         hours: What it takes on two cores with three seeds, about.
         change: What differs from the recipe's base.
         rows: What differs in single rows beyond that, such as a learning rate that was tuned.
+        columns: The same for single columns, which comes after rows.
         without: Columns that are left out.
     """
 
     hours: NonNegative
     change: dict[str, Any] = msgspec.field(default_factory=dict)
     rows: dict[str, Any] = msgspec.field(default_factory=dict)
+    columns: dict[str, Any] = msgspec.field(default_factory=dict)
     without: tuple[str, ...] = ()
 
 
@@ -124,9 +126,9 @@ class Recipe(Config):
         """All experiments, seed by seed, so that a part of the grid is a smaller grid."""
         size = self.scale(scale)
         for seed, column, row in product(seeds, self.headings(scale), self.rows):
-            own = size.rows.get(row, {})
-            place = self.columns.get(column, {})
-            parts = (size.change, own, place, self.rows[row], {"seed": seed})
+            tuned, place = size.rows.get(row, {}), self.columns.get(column, {})
+            there = size.columns.get(column, {})
+            parts = (size.change, tuned, place, there, self.rows[row], {"seed": seed})
             yield Cell(row, column, seed, self._experiment(row, column, parts))
 
     def _experiment(self, row: str, column: str, parts: Sequence[Change]) -> Experiment:
@@ -233,8 +235,11 @@ def _check(recipe: Recipe) -> None:
             raise SpecError(f"paper.{row}: expected {len(recipe.columns)} numbers, one a column")
     for scale in recipe.scales:
         _known(recipe.scale(scale).without, recipe.columns, f"scales.{scale}.without: no column")
-        if recipe.like is None:  # what is taken from another recipe may be about more rows
+        if recipe.like is None:  # what is taken from another recipe may be about more of them
             _known(recipe.scale(scale).rows, recipe.rows, f"scales.{scale}.rows: no row")
+            _known(
+                recipe.scale(scale).columns, recipe.columns, f"scales.{scale}.columns: no column"
+            )
         list(recipe.cells(scale, [0]))
 
 

@@ -9,7 +9,7 @@ import msgspec
 import torch
 from torch import Generator
 
-from chronofed.config import Count, Fraction
+from chronofed.config import Count, NonNegative
 from chronofed.curvature import Curvature, Hutchinson
 from chronofed.errors import SpecError
 from chronofed.flat import take
@@ -48,7 +48,8 @@ class Taylor(Memory, tag="taylor"):
     Attributes:
         curvature: How the diagonal of the Hessian is estimated.
         layers: Strength of the past for parameters whose name matches a pattern such as ``layer4.*``; the
-            first pattern that matches counts. ``{"*" = 1.0}`` is the paper's CFL-Regularization-Full.
+            first pattern that matches counts. ``{"*" = 1.0}`` is the paper's CFL-Regularization-Full. At most 1
+            in theory, where the past takes the place of the present.
         buffer: How many of the latest records or rounds are kept.
         unit: Whether records of clients are kept one by one, or the mean of each round, weighted by number
             of samples. A client cannot be deleted from a mean.
@@ -56,7 +57,8 @@ class Taylor(Memory, tag="taylor"):
             ones. Fewer are cheaper and noisier.
         mode: How the past counts. ``theory``: with the round weights, as above. ``practice``: the present
             counts fully, and the past is a regulariser, the weighted mean of all expansions times the
-            layer's strength.
+            layer's strength. The paper does not say whether it means their mean or their sum: a sum is a
+            strength ``buffer`` times as large.
     """
 
     home: ClassVar[Home] = "server"
@@ -64,11 +66,17 @@ class Taylor(Memory, tag="taylor"):
     reference: ClassVar[str] = "Kirkpatrick et al. (2017), EWC; Guo et al., CFL-Regularization"
 
     curvature: Curvature = Hutchinson()
-    layers: dict[str, Fraction] = msgspec.field(default_factory=top_layers)
+    layers: dict[str, NonNegative] = msgspec.field(default_factory=top_layers)
     buffer: Count = 40
     unit: Literal["records", "rounds"] = "records"
     mode: Literal["theory", "practice"] = "theory"
     samples: Count | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mode == "theory" and any(strength > 1 for strength in self.layers.values()):
+            msg = "Taylor.layers: strengths above 1 are for mode = 'practice'; in theory 1 is all of the past"
+            raise ValueError(msg)
 
     def __hash__(self) -> int:
         layers = frozenset(self.layers.items())  # a dict has no hash of its own
