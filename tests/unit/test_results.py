@@ -188,6 +188,17 @@ def test_what_is_missing_is_counted(results):
     assert table(found).rows[0][1] == "50.00 ± 0.00"
 
 
+def test_runs_that_could_not_go_on_are_said_to_have_failed(results, tmp_path):
+    found = results(HEAD + TABLE, lambda row, *_: {"best5": 0.5} if row == "A" else None)
+    for cell in found.cells:
+        if cell.row == "B":
+            path = found.study.path(cell.experiment)
+            RunDirectory.create(path, cell.experiment.resolved(), ENVIRONMENT).fail("it diverged")
+    assert [row[1] for row in table(found).rows] == ["50.00 ± 0.00", "failed", "-"]
+    assert found.missing == 3
+    assert "3 runs of up to 3 rounds, 3 failed, 3 missing" in write(found, "mini", tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("view", "drawn"),
     [

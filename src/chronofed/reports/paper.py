@@ -82,6 +82,8 @@ def _shown(
 ) -> str:
     if (row, column) in results.refusals:
         return "refused"
+    if found is None and (row, column) in results.failures:
+        return "failed"
     return _number(found, view.factor, view.digits)
 
 
@@ -156,7 +158,8 @@ def write(results: Results, name: str, folder: Path) -> str:
 def _made(results: Results) -> str:
     """How the numbers came about, in a sentence."""
     runs = sum(map(len, results.runs.values()))
-    missing = f", {results.missing} missing" if results.missing else ""
+    others = {"failed": results.failures.total(), "missing": results.missing}
+    missing = "".join(f", {count} {word}" for word, count in others.items() if count)
     rounds = max(v.summary["rounds"] for found in results.runs.values() for v in found.values())
     return (
         f"Scale `{results.scale}`: {runs} runs of up to {rounds} rounds{missing}, seeds "

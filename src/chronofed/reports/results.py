@@ -1,6 +1,7 @@
 """What a recipe's runs say: its table of numbers and what became of its claims. From records alone."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, singledispatchmethod
@@ -96,12 +97,18 @@ class Results:
         reasons = ((cell, self.study.refusal(cell.experiment)) for cell in self.cells)
         return {(cell.row, cell.column): reason for cell, reason in reasons if reason is not None}
 
+    @cached_property
+    def failures(self) -> Counter[tuple[str, str]]:
+        """How many runs of each cell could not go on, such as those that diverge."""
+        paths = ((cell, self.study.path(cell.experiment)) for cell in self.cells)
+        return Counter((c.row, c.column) for c, path in paths if (path / "failure.json").exists())
+
     @property
     def missing(self) -> int:
         """How many runs are not there yet."""
         there = sum(map(len, self.runs.values()))
         refused = sum((cell.row, cell.column) in self.refusals for cell in self.cells)
-        return len(self.cells) - there - refused
+        return len(self.cells) - there - refused - self.failures.total()
 
     @property
     def headings(self) -> list[str]:
