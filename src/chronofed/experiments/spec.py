@@ -118,18 +118,25 @@ class Experiment(Config):
         if not len(dataset.test):
             msg = "data: no test samples; hold some rows out (data.holdout)"
             raise SpecError(msg)
-        augment = getattr(self.data, "augment", "none")
-        task = Classification(
-            dataset, self.model, crop_and_flip if augment == "crop-flip" else None, self.device
-        )
+        task = self.task(dataset)
         scenario = self.scenario.on(dataset, self.seed)
         rounds = self._rounds(scenario)
         check(self.method, scenario, rounds)
+        self.evaluate.check(scenario)
+        if scenario.elsewhere and any(deletion.rows for deletion in self.deletions):
+            msg = "deletions.rows: clients are elsewhere, so are their rows; see: chronofed client forget"
+            raise SpecError(msg)
         one = task.samples(np.zeros(1, dtype=np.int64))
         params, buffers = task.initial(self.seed)
         check_buffers(self.method, buffers)
         self.method.memory.check(task.objective(), params, one)
         return task, scenario, rounds
+
+    def task(self, dataset: Dataset) -> Classification:
+        """What is learned on a data set, be it the specification's or a client's own."""
+        augment = getattr(self.data, "augment", "none")
+        change = crop_and_flip if augment == "crop-flip" else None
+        return Classification(dataset, self.model, change, self.device)
 
     def _rounds(self, scenario: Scenario) -> int:
         if self.rounds == "forever":
@@ -144,11 +151,12 @@ class Experiment(Config):
         return rounds
 
     def choose(self, task: Classification, scenario: Scenario) -> Choice:
-        """Which engine to use.
+        """Which engine of this machine to use.
 
         Raises:
-            IncompatibleError: If the one that was asked for cannot do it.
+            IncompatibleError: If the one that was asked for cannot do it, or none can.
         """
+        scenario.check_here()
         cohort = scenario.clients if scenario.cohort is None else scenario.cohort
         return choose(self.engine, self.workers, task, self.method, cohort)
 
@@ -171,7 +179,7 @@ class Experiment(Config):
 
 
 def load(path: Path, overrides: Sequence[str] = (), data: Path | None = None) -> Experiment:
-    """Read a specification file.
+    """Read a specification file, and find its data.
 
     Args:
         path: A TOML file.
@@ -184,6 +192,15 @@ def load(path: Path, overrides: Sequence[str] = (), data: Path | None = None) ->
     Raises:
         SpecError: If anything is wrong, with the place.
     """
+    experiment = load_settings(path, overrides)
+    try:
+        return with_path(experiment, path.parent, data)
+    except SpecError as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+def load_settings(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Read a specification file whose data may be on another machine."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -195,7 +212,7 @@ def load(path: Path, overrides: Sequence[str] = (), data: Path | None = None) ->
     for override in overrides:
         _override(table, override)
     try:
-        return with_path(read(table, Experiment), path.parent, data)
+        return read(table, Experiment)
     except SpecError as error:
         raise type(error)(f"{path}: {error}") from error
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from chronofed.errors import SpecError
 from chronofed.experiments.own import load_source
-from chronofed.experiments.spec import Experiment, load
+from chronofed.experiments.spec import Experiment, load_settings
 from chronofed.flower.grid import flower, from_content, to_content
 from chronofed.flower.station import Own, Share, Station
 from chronofed.flower.wire import fingerprint
@@ -62,19 +62,19 @@ def station_of(node: Settings, run: Settings, folder: Path) -> Station:
     supply = (
         Own(load_source(Path(str(node["source"])).expanduser()))
         if "source" in node
-        else Share(data)
+        else Share(data, folder)
     )
-    return Station(number, experiments(run, folder, data), state, supply)
+    return Station(number, experiments(run, folder), state, supply)
 
 
-def experiments(run: Settings, folder: Path, data: Path | None) -> dict[str, Experiment]:
-    """The specifications of an app, by fingerprint of their methods.
+def experiments(run: Settings, folder: Path) -> dict[str, Experiment]:
+    """The specifications of an app, by fingerprint of their methods; their data may be on the server only.
 
     Raises:
         SpecError: If there is none.
     """
     pattern = str(run.get("spec", "spec.toml"))
-    found = [load(path, data=data) for path in sorted(folder.glob(pattern))]
+    found = [load_settings(path) for path in sorted(folder.glob(pattern))]
     if not found:
         raise SpecError(f"the app has no specification {pattern} in {folder}")
     return {fingerprint(experiment): experiment for experiment in found}

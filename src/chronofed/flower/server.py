@@ -118,7 +118,7 @@ def conduct(
 
 def _directory(experiment: Experiment, path: Path, data: Path | None) -> RunDirectory:
     if not (path / "spec.toml").exists():
-        return runner.start(experiment, path, data)
+        return runner.start(experiment, path, data, hired=True)
     directory = RunDirectory.open(path)
     if fingerprint(load(directory.spec_path, data=data)) != fingerprint(experiment):
         raise RunError(f"{path} holds a run of another method or model; choose another directory")

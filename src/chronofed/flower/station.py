@@ -8,14 +8,14 @@ import torch
 
 from chronofed.deletion import apply_deletions, without
 from chronofed.engines.base import one_thread
-from chronofed.errors import ChronofedError, DataError
-from chronofed.experiments.spec import Experiment
+from chronofed.errors import ChronofedError, DataError, SpecError
+from chronofed.experiments.spec import Experiment, with_path
 from chronofed.flower import wire
 from chronofed.flower.wire import Letter, Question, WireError
 from chronofed.protocol import Client, Locker, Order
 from chronofed.sources import Held, Source
-from chronofed.tasks.classification import Classification
 from chronofed.tasks.dataset import Dataset
+from chronofed.tasks.objective import TorchObjective
 from chronofed.types import Objective, Samples
 from chronofed.vault import Vault
 
@@ -47,14 +47,23 @@ class Share:
 
     Attributes:
         folder: Folder of data files.
+        beside: Folder of the specification.
     """
 
     folder: Path | None = None
+    beside: Path = Path()
 
     def __call__(self, experiment: Experiment, order: Order, vault: Vault) -> Data:
         """What this client holds in this round."""
         del vault  # a simulation's data are forgotten by the specification's deletions
-        task, scenario, _ = experiment.build(self.folder)
+        if experiment.scenario.elsewhere:
+            msg = (
+                f"client {order.client} has no source, but this scenario's clients bring their own data: "
+                f"start it with --node-config 'client={order.client} source=\"/path/source.toml\" ...'"
+            )
+            raise SpecError(msg)
+        found = with_path(experiment, self.beside, self.folder)
+        task, scenario, _ = found.build(self.folder)
         plan = without(scenario.at(order.round), experiment.deletions)
         visit = plan.visits.get(order.client)
         if visit is None:
@@ -81,8 +90,9 @@ class Own:
             raise DataError(f"client {order.client} has no data in round {order.round}: {why}")
         nothing = held.samples[torch.zeros(0, dtype=torch.int64)]
         dataset = Dataset("own", held.samples, nothing, self.source.classes)
-        task = Classification(dataset, experiment.model, device=experiment.device)
-        return Data(held.samples, vault.alias(held.key), task.objective(), held)
+        objective = experiment.task(dataset).objective()
+        _check_agreed(objective, order, self.source)
+        return Data(held.samples, vault.alias(held.key), objective, held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +157,17 @@ class Station:
             kept = locker if experiment.method.stateful else None
             vault.commit(question.name, reply.pack(), kept, data.held)
             return reply
+
+
+def _check_agreed(objective: TorchObjective, order: Order, source: Source) -> None:
+    """Refuse to train a model of another shape than the server's."""
+    here, there = objective.flat.size, len(order.server["params"])
+    if here != there:
+        msg = (
+            f"{source.path}: its features and classes make a model of {here} parameters, but the server's "
+            f"has {there}: set features and classes as was agreed"
+        )
+        raise DataError(msg)
 
 
 def _client(experiment: Experiment, order: Order, locker: Locker | None, data: Data) -> Client:
