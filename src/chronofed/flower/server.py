@@ -2,7 +2,8 @@
 
 What belongs to a run is set in the app's ``[tool.flwr.app.config]``, or with ``flwr run --run-config``:
 ``spec``, the specification; ``run``, the run's directory on the server's machine; ``data``, its folder of data
-files; and the settings of :class:`~chronofed.flower.settings.Federation`.
+files; and the settings of :class:`~chronofed.flower.settings.Federation`, which has those of
+:class:`~chronofed.screening.Screening`.
 """
 
 import json
@@ -100,7 +101,7 @@ def conduct(
 
     def hire(task: Classification, _: Clock) -> FlowerEngine:
         known = load(directory.spec_path, data=data)
-        screen = Screen.on(task, known.method)
+        screen = Screen.on(task, known.method, settings)
         return FlowerEngine(task, mail, run, fingerprint(known), screen, settings, note)
 
     def say(line: str) -> None:

@@ -104,6 +104,7 @@ class Station:
         experiments: What it is ready to take part in, by fingerprint of the method.
         folder: Where it keeps its memory: one file for every run.
         supply: Where its data come from.
+        memory: Makes the memory in a file, with the client's own limits.
         largest: Most bytes of a letter.
     """
 
@@ -111,6 +112,7 @@ class Station:
     experiments: Mapping[str, Experiment]
     folder: Path
     supply: Supply
+    memory: Callable[[Path], Vault] = Vault
     largest: int = wire.LARGEST
 
     def answer(self, letter: Letter) -> Letter:
@@ -144,7 +146,7 @@ class Station:
             raise WireError(msg)
         order = wire.read_order(question, body, experiment.method, self.largest)
         self.folder.mkdir(parents=True, exist_ok=True)
-        with Vault(self.vault(question.run)) as vault, one_thread():
+        with self.memory(self.vault(question.run)) as vault, one_thread():
             done = vault.reply(question.name)
             if done is not None:
                 return Letter.unpack(done)
