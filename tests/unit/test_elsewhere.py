@@ -12,7 +12,7 @@ from chronofed.cli import main
 from chronofed.config import kind_of
 from chronofed.deletion import Deletion, without
 from chronofed.engines import BatchedEngine, SerialEngine, ThreadEngine
-from chronofed.errors import IncompatibleError, RunError, SpecError
+from chronofed.errors import DataError, IncompatibleError, RunError, SpecError
 from chronofed.experiments import runner
 from chronofed.experiments.reader import read
 from chronofed.experiments.spec import load, load_settings
@@ -176,3 +176,40 @@ def test_flower_local_asks_for_the_clients_own_data(spec, capsys):
     assert main(["flower", "local", str(spec), "--source", "{client}.toml"]) == 2
     assert "0.toml: cannot be read" in capsys.readouterr().err
     assert {path.name for path in spec.parent.iterdir()} == {"spec.toml"}
+
+
+TEST_ROWS = (
+    SPEC
+    + """
+[data]
+kind = "source"
+[data.source]
+kind = "table"
+path = "test.csv"
+target = "weather"
+classes = ["storm", "calm"]
+features = [{ name = "wind", mean = 10.0, deviation = 5.0 }]
+current = { kind = "last-rows", count = 1 }
+"""
+)
+
+
+def test_the_server_reads_its_test_rows_as_clients_read_theirs(spec):
+    """Classes in the order that was agreed on, numbers scaled as was agreed on, and every row for testing."""
+    spec.write_text(TEST_ROWS)
+    with pytest.raises(SpecError, match=r"data.source.path: no file test.csv in"):
+        load(spec)
+    (spec.parent / "test.csv").write_text(
+        "time,wind,weather\n2020-01-01,20,storm\n2020-01-02,5,calm\n"
+    )
+    experiment = load(spec)
+    task, scenario, _ = experiment.build()
+    assert scenario.elsewhere
+    assert task.data.test.x.tolist() == [[2.0], [-1.0]]
+    assert task.data.test.y.tolist() == [0, 1]
+    assert (task.data.classes, task.data.name) == (("storm", "calm"), "test")
+    (spec.parent / "again.toml").write_text(experiment.resolved())
+    assert load(spec.parent / "again.toml") == experiment
+    (spec.parent / "test.csv").write_text("time,wind,weather\n2020-01-01,20,\n")
+    with pytest.raises(DataError, match=r"no rows to test on: 1 rows left out: no target"):
+        experiment.build()

@@ -10,11 +10,12 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
+import torch
 
 from chronofed.config import Config, Count, Natural, Positive
 from chronofed.deletion import Deletion
 from chronofed.engines.choice import Choice, EngineKind, choose
-from chronofed.errors import SpecError
+from chronofed.errors import DataError, SpecError
 from chronofed.experiments import toml
 from chronofed.experiments.reader import read, written
 from chronofed.local import Train
@@ -23,6 +24,7 @@ from chronofed.metrics.evaluation import Evaluate
 from chronofed.protocol import Method
 from chronofed.scenarios import Scenario
 from chronofed.scenarios.settings import ScenarioSettings, Subsets
+from chronofed.sources import Everything, Source
 from chronofed.tasks import library
 from chronofed.tasks.augment import crop_and_flip
 from chronofed.tasks.classification import Classification
@@ -50,6 +52,25 @@ class Images(DataSettings, tag="images"):
     def load(self, folder: Path | None, seed: int) -> Dataset:  # noqa: ARG002 - nothing is drawn
         """Read the files."""
         return library.load(self.name, folder)
+
+
+class Rows(DataSettings, tag="source"):
+    """Rows for testing, read as clients with data of their own read theirs; for the scenario ``elsewhere``.
+
+    Attributes:
+        source: Where they are, and how they become numbers; all of them are used, current or not.
+    """
+
+    source: Source
+
+    def load(self, folder: Path | None, seed: int) -> Dataset:  # noqa: ARG002 - nothing is drawn
+        """Read them; one stands for the clients' samples, to tell their shape."""
+        held = msgspec.structs.replace(self.source, current=Everything()).now(0)
+        if not len(held):
+            why = "; ".join(held.notes) or "the file has none"
+            raise DataError(f"{self.source.path}: no rows to test on: {why}")
+        one, name = held.samples[torch.zeros(1, dtype=torch.int64)], Path(self.source.path).stem
+        return Dataset(name, one, held.samples, self.source.classes, notes=held.notes)
 
 
 class Checkpoint(Config):
@@ -240,17 +261,26 @@ def _toml_value(text: str) -> Any:  # noqa: ANN401
 
 
 def with_path(experiment: Experiment, beside: Path, data: Path | None) -> Experiment:
-    """Make a table's path absolute: beside the specification, or in a data folder."""
-    if not isinstance(experiment.data, Table):
-        return experiment
-    given = Path(experiment.data.path).expanduser()
-    for folder in (beside, *library.folders(data)):
-        if (folder / given).is_file():
-            found = msgspec.structs.replace(experiment.data, path=str((folder / given).resolve()))
-            return msgspec.structs.replace(experiment, data=found)
-    looked = ", ".join(str(f) for f in (beside, *library.folders(data)))
-    msg = f"data.path: no file {given} in {looked}; give its folder with --data"
-    raise SpecError(msg)
+    """Make the path of a file of data absolute: beside the specification, or in a data folder."""
+    folders = (beside, *library.folders(data))
+    settings = experiment.data
+    if isinstance(settings, Table):
+        path = _found("data.path", settings.path, folders)
+        settings = msgspec.structs.replace(settings, path=path)
+    elif isinstance(settings, Rows):
+        path = _found("data.source.path", settings.source.path, folders)
+        source = msgspec.structs.replace(settings.source, path=path)
+        settings = msgspec.structs.replace(settings, source=source)
+    return msgspec.structs.replace(experiment, data=settings)
+
+
+def _found(where: str, name: str, folders: Sequence[Path]) -> str:
+    given = Path(name).expanduser()
+    for folder in folders:
+        if (folder / given).exists():
+            return str((folder / given).resolve())
+    looked = ", ".join(map(str, folders))
+    raise SpecError(f"{where}: no file {given} in {looked}; give its folder with --data")
 
 
 def on_engine(experiment: Experiment, engine: EngineKind | None, workers: int | None) -> Experiment:
