@@ -188,6 +188,20 @@ def test_features_that_were_not_agreed_on_are_one_line(coast):
     assert "make a model of 6 parameters, but the server's has 10" in reply.error
 
 
+def test_what_is_wrong_with_a_row_is_told_to_its_owner_only(coast, capsys):
+    (coast.folder / "rows-0.csv").write_text(
+        "row,when,wind,rain,weather\nr,2020-01-01,1,2,plague\n"
+    )
+    letter = coast.station(0).answer(first_order(coast))
+    reply = read_reply(letter)
+    assert reply.error == "client 0 cannot read its own data in round 0: see its node's log"
+    assert "plague" not in letter.header
+    said = capsys.readouterr().err
+    assert "'plague' is not a class that was agreed on" in said
+    assert said.startswith(f"chronofed: {reply.error} (")
+    assert len(said.splitlines()) == 1
+
+
 def test_a_node_that_is_told_nonsense_says_what(coast, capsys):
     cases = {
         "node-config.max_aeg: unknown key; did you mean 'max_age'?": {"max_aeg": "3 days"},

@@ -12,7 +12,8 @@ What belongs to the node is set where the node is started, with ``--node-config`
 ``max_age``   how long it keeps past data, such as ``365 days``
 ============  ==============================================================================
 
-What is wrong is said in one line, where the node runs and in the server's ``events.jsonl``.
+What is wrong is said in one line, where the node runs and in the server's ``events.jsonl``; what is wrong with
+a row of the client's own data is said where the node runs only.
 """
 
 import sys
@@ -27,7 +28,7 @@ from chronofed.experiments.spec import Experiment, load_settings
 from chronofed.flower.grid import flower, from_content, to_content
 from chronofed.flower.settings import Node
 from chronofed.flower.station import Own, Share, Station, Supply
-from chronofed.flower.wire import Letter, fingerprint, read_reply, write_refusal
+from chronofed.flower.wire import Letter, fingerprint, write_refusal
 
 Settings = Mapping[str, bool | int | float | str]
 UNKNOWN = -1
@@ -58,15 +59,17 @@ def client_app(beside: str | Path) -> Any:  # noqa: ANN401
 
 
 def answered(letter: Letter, node: Settings, run: Settings, folder: Path) -> Letter:
-    """A client's answer to a letter; why there is none is said here, too."""
+    """A client's answer to a letter."""
     try:
-        reply = station_of(node, run, folder).answer(letter)
-    except ChronofedError as error:
-        reply = write_refusal("", UNKNOWN, str(error))
-    refusal = read_reply(reply).error
-    if refusal:
-        sys.stderr.write(f"chronofed: {refusal}\n")
-    return reply
+        return station_of(node, run, folder).answer(letter)
+    except ChronofedError as error:  # of the node's settings
+        complain(str(error))
+        return write_refusal("", UNKNOWN, str(error))
+
+
+def complain(line: str) -> None:
+    """Say in the node's log why there is no answer."""
+    sys.stderr.write(f"chronofed: {line}\n")
 
 
 def station_of(node: Settings, run: Settings, folder: Path) -> Station:
@@ -85,7 +88,7 @@ def station_of(node: Settings, run: Settings, folder: Path) -> Station:
     if own.source:
         supply = Own(load_source(Path(own.source).expanduser()))
     state = Path(own.state).expanduser()
-    return Station(own.client, experiments(run, folder), state, supply, own.vault)
+    return Station(own.client, experiments(run, folder), state, supply, own.vault, complain)
 
 
 def experiments(run: Settings, folder: Path) -> dict[str, Experiment]:

@@ -83,15 +83,23 @@ class Own:
     source: Source
 
     def __call__(self, experiment: Experiment, order: Order, vault: Vault) -> Data:
-        """What is current in this round."""
-        held = self.source.now(order.round).without(vault.forgotten, vault.horizon)
+        """What is current in this round.
+
+        Raises:
+            DataError: If there is nothing, or it cannot be read: what is wrong with a row is only its cause.
+        """
+        try:
+            held = self.source.now(order.round).without(vault.forgotten, vault.horizon)
+        except DataError as error:
+            msg = f"client {order.client} cannot read its own data in round {order.round}: see its node's log"
+            raise DataError(msg) from error
         if not len(held):
             why = "; ".join(held.notes) or "nothing is current"
             raise DataError(f"client {order.client} has no data in round {order.round}: {why}")
         nothing = held.samples[torch.zeros(0, dtype=torch.int64)]
         dataset = Dataset("own", held.samples, nothing, self.source.classes)
         objective = experiment.task(dataset).objective()
-        _check_agreed(objective, order, self.source)
+        _check_agreed(objective, order)
         return Data(held.samples, vault.alias(held.key), objective, held)
 
 
@@ -105,6 +113,7 @@ class Station:
         folder: Where it keeps its memory: one file for every run.
         supply: Where its data come from.
         memory: Makes the memory in a file, with the client's own limits.
+        say: Told, where the client is, why there was no answer; that may name what is in a row.
         largest: Most bytes of a letter.
     """
 
@@ -113,10 +122,11 @@ class Station:
     folder: Path
     supply: Supply
     memory: Callable[[Path], Vault] = Vault
+    say: Callable[[str], None] = lambda line: None  # noqa: ARG005
     largest: int = wire.LARGEST
 
     def answer(self, letter: Letter) -> Letter:
-        """Answer a letter; what is wrong with it, or cannot be done, is told in one line.
+        """Answer a letter; what is wrong with it, or cannot be done, is told in one line, without its cause.
 
         Whatever else goes wrong is raised, for Flower to report.
         """
@@ -128,6 +138,8 @@ class Station:
                 return wire.write_identity(question, self.client)
             return self._serve(question, letter.body)
         except ChronofedError as error:
+            cause = f" ({error.__cause__})" if isinstance(error.__cause__, DataError) else ""
+            self.say(f"{error}{cause}")
             return wire.write_refusal(name, self.client, str(error))
 
     def vault(self, run: str) -> Path:
@@ -161,13 +173,13 @@ class Station:
             return reply
 
 
-def _check_agreed(objective: TorchObjective, order: Order, source: Source) -> None:
+def _check_agreed(objective: TorchObjective, order: Order) -> None:
     """Refuse to train a model of another shape than the server's."""
     here, there = objective.flat.size, len(order.server["params"])
     if here != there:
         msg = (
-            f"{source.path}: its features and classes make a model of {here} parameters, but the server's "
-            f"has {there}: set features and classes as was agreed"
+            f"client {order.client}: the features and classes of its source make a model of {here} parameters, "
+            f"but the server's has {there}: set them as was agreed"
         )
         raise DataError(msg)
 
