@@ -178,6 +178,21 @@ def test_flower_local_asks_for_the_clients_own_data(spec, capsys):
     assert {path.name for path in spec.parent.iterdir()} == {"spec.toml"}
 
 
+def test_flower_local_gives_every_client_its_file(spec, monkeypatch):
+    handed = {}
+
+    def run_locally(text, path, clients, data, watch, sources, **settings):
+        handed.update(sources)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("chronofed.cli.flower.run_locally", run_locally)
+    for client in range(3):
+        source = f'[source]\nkind = "table"\npath = "{client}.csv"\nclasses = ["a", "b"]\n'
+        (spec.parent / f"{client}.toml").write_text(source)
+    assert main(["flower", "local", str(spec), "--source", "{client}.toml", "--quiet"]) == 130
+    assert [handed[client].name for client in range(3)] == ["0.toml", "1.toml", "2.toml"]
+
+
 TEST_ROWS = (
     SPEC
     + """
