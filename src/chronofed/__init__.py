@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from chronofed.memories import Taylor as Taylor
     from chronofed.protocol import Method as Method
     from chronofed.scenarios import Calendar as Calendar
+    from chronofed.scenarios import Elsewhere as Elsewhere
     from chronofed.scenarios import Fresh as Fresh
     from chronofed.scenarios import Scenario as Scenario
     from chronofed.scenarios import Subsets as Subsets
@@ -83,7 +84,7 @@ _HOMES = {
     "chronofed.loop": ("Snapshot", "run"),
     "chronofed.memories": ("CoreSet", "Forget", "Generative", "Memory", "Taylor"),
     "chronofed.protocol": ("Method",),
-    "chronofed.scenarios": ("Calendar", "Fresh", "Scenario", "Subsets", "Window"),
+    "chronofed.scenarios": ("Calendar", "Elsewhere", "Fresh", "Scenario", "Subsets", "Window"),
     "chronofed.tasks.classification": ("Classification",),
     "chronofed.tasks.dataset": ("Dataset",),
     "chronofed.tasks.library": ("load_data",),

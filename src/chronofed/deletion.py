@@ -33,14 +33,14 @@ def without(plan: Plan, deletions: Sequence[Deletion]) -> Plan:
         return plan
     rows = [row for deletion in due for row in deletion.rows]
     clients = {client for deletion in due for client in deletion.clients}
-    visits = {
-        client: Visit(visit.indices[~np.isin(visit.indices, rows)], visit.key)
-        for client, visit in plan.visits.items()
-        if client not in clients
-    }
-    return Plan(
-        plan.round, {client: visit for client, visit in visits.items() if len(visit.indices)}
-    )
+    visits = {i: _left(visit, rows) for i, visit in plan.visits.items() if i not in clients}
+    return Plan(plan.round, {i: visit for i, visit in visits.items() if visit is not None})
+
+
+def _left(visit: Visit, rows: Sequence[int]) -> Visit | None:
+    """A visit without some rows; ``None`` if it had some and has lost them all."""
+    indices = visit.indices[~np.isin(visit.indices, rows)]
+    return Visit(indices, visit.key) if len(indices) or not len(visit.indices) else None
 
 
 def apply_deletions(lockers: MutableMapping[int, Locker], due: Sequence[Deletion]) -> None:

@@ -14,7 +14,7 @@ from chronofed.engines.serial import SerialEngine, one_thread
 from chronofed.errors import DivergedError, IncompatibleError, SpecError
 from chronofed.local import Train
 from chronofed.memories import Keepsake, Moment
-from chronofed.protocol import Engine, Locker, Method, Order, Result, shares
+from chronofed.protocol import Engine, Experienced, Locker, Method, Order, Result, shares
 from chronofed.scenarios.base import Plan, Scenario
 from chronofed.seeds import torch_generator
 from chronofed.surrogate import Surrogate
@@ -34,6 +34,7 @@ class Snapshot:
         past: What the server's memory keeps.
         weights: What weights that learn have learned.
         traffic: Bytes sent so far.
+        engine: What an engine has learned about its clients, if it does.
     """
 
     round: int
@@ -43,6 +44,7 @@ class Snapshot:
     past: tuple[Keepsake, ...] = ()
     weights: Record = field(default_factory=dict)
     traffic: Traffic = Traffic()  # noqa: RUF009 - immutable
+    engine: Record = field(default_factory=dict)
 
     @property
     def params(self) -> Vector:
@@ -128,6 +130,8 @@ def run(  # noqa: PLR0913 - one place for all that a run is made of
         start = Snapshot(0, state, buffers, weights=method.weights.init())
     check_buffers(method, start.buffers)
     refill(engine.lockers, start.lockers)
+    if isinstance(engine, Experienced):
+        engine.recall(start.engine)
     last = scenario.rounds if rounds is None else rounds
     server = _Server(method, engine, train or Train(), seed, tuple(deletions), clock)
     return server.rounds(scenario, start, last)
@@ -152,7 +156,8 @@ class _Server:
             plan = without(scenario.at(now.round), self.deletions)
             with one_thread():
                 now = self._round(now, plan) if plan.visits else replace(now, round=now.round + 1)
-            yield replace(now, lockers=snapshot_of(self.engine.lockers))
+            known = self.engine.remembered() if isinstance(self.engine, Experienced) else {}
+            yield replace(now, lockers=snapshot_of(self.engine.lockers), engine=known)
 
     def _round(self, now: Snapshot, plan: Plan) -> Snapshot:
         with self.clock("memory"):

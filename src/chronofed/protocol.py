@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from torch import Generator
 
@@ -156,6 +156,19 @@ class Engine(Protocol):
 
     def map(self, method: Method, orders: Iterable[Order], plan: Plan) -> Iterator[Result]:
         """Results of training, in any order."""
+        ...
+
+
+@runtime_checkable
+class Experienced(Protocol):
+    """An engine that learns about its clients: a run that goes on must give it back what it knew."""
+
+    def remembered(self) -> Record:
+        """What it has learned, for a checkpoint to hold."""
+        ...
+
+    def recall(self, remembered: Record) -> None:
+        """Go on from what :meth:`remembered` gave."""
         ...
 
 

@@ -188,7 +188,7 @@ def test_a_node_that_does_not_say_so_is_told(node, app):
 
 def test_an_app_without_a_specification(tmp_path):
     with pytest.raises(SpecError, match=r"the app has no specification none.toml"):
-        experiments({"spec": "none.toml"}, tmp_path, None)
+        experiments({"spec": "none.toml"}, tmp_path)
 
 
 SOURCE = """

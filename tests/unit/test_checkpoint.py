@@ -59,6 +59,15 @@ def test_round_trip():
     assert copy.lockers[10].kept[0].record["x"].dtype == torch.uint8
 
 
+def test_what_an_engine_knows_of_its_clients():
+    """One without has the bytes that it always had."""
+    known = {"train upload.delta": torch.tensor([0.5, 1.5], dtype=torch.float64)}
+    copy = checkpoint.decode(checkpoint.encode(replace(snapshot(), engine=known)))
+    assert copy.engine["train upload.delta"].tolist() == [0.5, 1.5]
+    assert set(copy.server) == {"params", "momentum"}
+    assert checkpoint.encode(replace(copy, engine={})) == checkpoint.encode(snapshot())
+
+
 def test_of_a_real_run(train_for):
     original = train_for(Method(memory=CoreSet(5)), 3)
     assert checkpoint.encode(checkpoint.decode(checkpoint.encode(original))) == checkpoint.encode(

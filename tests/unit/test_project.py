@@ -55,6 +55,7 @@ PUBLIC = [
     "CoreSet",
     "Dataset",
     "Ditto",
+    "Elsewhere",
     "Exact",
     "Experiment",
     "FedAvg",

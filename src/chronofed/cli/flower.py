@@ -13,6 +13,7 @@ from chronofed.cli.progress import progress
 from chronofed.cli.run import default_name
 from chronofed.errors import SpecError
 from chronofed.experiments import runner, spec
+from chronofed.experiments.own import load_source
 from chronofed.flower import warm
 from chronofed.flower.app import new_app
 from chronofed.flower.keys import make_keys
@@ -21,6 +22,7 @@ from chronofed.flower.processes import Processes, program, surroundings
 from chronofed.records import RunDirectory
 from chronofed.reports.terminal import comparison
 from chronofed.reports.view import RunView, groups
+from chronofed.scenarios import Scenario
 
 WAITING = ("quorum", "deadline", "muster")
 
@@ -51,6 +53,7 @@ def _local(options: Namespace) -> int:
             f"needs a SuperNode; use --clients {scenario.clients}, or -s scenario.clients=..."
         )
         raise SpecError(msg)
+    sources = _sources(options, scenario)
     path = options.output or Path("runs") / default_name(experiment)
     waiting = {k: getattr(options, k) for k in WAITING if getattr(options, k) is not None}
     with progress(options.quiet or options.json) as bars:
@@ -64,7 +67,7 @@ def _local(options: Namespace) -> int:
         clients = range(options.clients)
         try:
             summary = run_locally(
-                experiment.resolved(), path, clients, options.data, watch, **waiting
+                experiment.resolved(), path, clients, options.data, watch, sources, **waiting
             )
         except KeyboardInterrupt:
             note(f"interrupted; the same command with -o {path} continues")
@@ -74,6 +77,19 @@ def _local(options: Namespace) -> int:
     else:
         emit(comparison(groups([RunView.read(path)]), f"run: {path}", width()))
     return 0
+
+
+def _sources(options: Namespace, scenario: Scenario) -> dict[int, Path]:
+    """Files that say where each client's own data are; they must be readable before anything starts."""
+    if options.source is None:
+        if scenario.elsewhere:
+            msg = "--source: this scenario's clients bring their own data: --source 'data/{client}.toml'"
+            raise SpecError(msg)
+        return {}
+    paths = {i: Path(options.source.replace("{client}", str(i))) for i in range(options.clients)}
+    for path in paths.values():
+        load_source(path)
+    return paths
 
 
 def _keys(options: Namespace) -> int:

@@ -353,6 +353,8 @@ def _add_flower(commands: _Commands) -> None:
     )
     local.add_argument("--clients", type=int, default=3, help="SuperNodes (default 3)")
     local.add_argument("-o", "--output", type=Path, metavar="DIR", help="directory of the run")
+    text = "clients' own data: a file with [source]; {client} in its name is the number"
+    local.add_argument("--source", metavar="FILE", help=text)
     local.add_argument("--quorum", type=int, metavar="K", help="answers that a round needs")
     local.add_argument("--deadline", type=float, metavar="S", help="seconds until it goes on")
     local.add_argument("--muster", type=float, metavar="S", help="seconds to wait for first")

@@ -1,6 +1,7 @@
 """The command ``chronofed scenario``."""
 
 from argparse import Namespace
+from typing import Any
 
 import numpy as np
 from rich.table import Table
@@ -8,7 +9,7 @@ from rich.table import Table
 from chronofed.cli.output import emit, emit_json, note
 from chronofed.experiments import spec
 from chronofed.reports.balls import draw_scenario
-from chronofed.scenarios import Scenario
+from chronofed.scenarios import Scenario, Visit
 from chronofed.tasks.dataset import Codes
 
 
@@ -34,14 +35,18 @@ def _round(scenario: Scenario, round_: int, labels: Codes, classes: int) -> dict
     return {
         "round": round_,
         "clients": [
-            {
-                "client": client,
-                "samples": len(visit.indices),
-                "by_class": np.bincount(labels[visit.indices], minlength=classes).tolist(),
-            }
+            {"client": client, **_held(visit, labels, classes)}
             for client, visit in scenario.at(round_).visits.items()
         ],
     }
+
+
+def _held(visit: Visit, labels: Codes, classes: int) -> dict[str, object]:
+    """What a client holds; nobody here knows where that is elsewhere."""
+    if not len(visit.indices):
+        return {"samples": None, "by_class": None}
+    counts = np.bincount(labels[visit.indices], minlength=classes)
+    return {"samples": len(visit.indices), "by_class": counts.tolist()}
 
 
 def _table(plans: list[dict[str, object]], title: str) -> Table:
@@ -50,9 +55,14 @@ def _table(plans: list[dict[str, object]], title: str) -> Table:
     for plan in plans:
         visits = plan["clients"]
         assert isinstance(visits, list)
-        cells = [f"{v['client']}: {v['samples']} ({_main_classes(v['by_class'])})" for v in visits]
-        table.add_row(str(plan["round"]), "  ".join(cells) or "nobody")
+        table.add_row(str(plan["round"]), "  ".join(map(_cell, visits)) or "nobody")
     return table
+
+
+def _cell(visit: dict[str, Any]) -> str:
+    if visit["samples"] is None:
+        return f"{visit['client']}: its own data"
+    return f"{visit['client']}: {visit['samples']} ({_main_classes(visit['by_class'])})"
 
 
 def _main_classes(counts: list[int]) -> int:

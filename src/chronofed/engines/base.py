@@ -11,8 +11,9 @@ from typing import Literal, Protocol, Self, TypeAlias
 import torch
 
 from chronofed.clock import Clock
+from chronofed.errors import IncompatibleError
 from chronofed.protocol import Client, Engine, Locker, Method, Order, Result
-from chronofed.scenarios.base import Plan, Visit
+from chronofed.scenarios.base import ELSEWHERE, Plan, Visit
 from chronofed.types import Objective, Task
 
 # Seconds that are waited at a time. Ctrl-C may reach another thread than the one that waits, and is seen only
@@ -61,7 +62,13 @@ class Job:
     def client(
         self, task: Task, objective: Objective, clock: Clock, *, draws: bool = True
     ) -> Client:
-        """The client with its samples; ``draws`` as in :class:`~chronofed.protocol.Client`."""
+        """The client with its samples; ``draws`` as in :class:`~chronofed.protocol.Client`.
+
+        Raises:
+            IncompatibleError: If its samples are not on this machine.
+        """
+        if not len(self.visit.indices):
+            raise IncompatibleError(ELSEWHERE)
         with clock("data"):
             samples = task.samples(self.visit.indices)
         key = self.visit.key

@@ -40,10 +40,21 @@ Hire = Callable[[Classification, Clock], LocalEngine]
 """Makes an engine whose clients keep their lockers themselves, such as one on other machines."""
 
 
-def start(experiment: Experiment, path: Path, data: Path | None = None) -> RunDirectory:
-    """Make the directory of a new run; nothing is written if the experiment cannot work."""
+def start(
+    experiment: Experiment, path: Path, data: Path | None = None, *, hired: bool = False
+) -> RunDirectory:
+    """Make the directory of a new run; nothing is written if the experiment cannot work.
+
+    Args:
+        experiment: What to do.
+        path: Where the directory is to be.
+        data: Folder of data files.
+        hired: Whether :func:`proceed` will be given an engine whose clients are elsewhere.
+    """
     experiment = with_path(experiment, Path.cwd(), data)
-    experiment.build(data)
+    _, scenario, _ = experiment.build(data)
+    if not hired:
+        scenario.check_here()
     if experiment.track:
         find_tracker(experiment.track)
     return RunDirectory.create(path, experiment.resolved(), environment())

@@ -10,11 +10,12 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
+import torch
 
 from chronofed.config import Config, Count, Natural, Positive
 from chronofed.deletion import Deletion
 from chronofed.engines.choice import Choice, EngineKind, choose
-from chronofed.errors import SpecError
+from chronofed.errors import DataError, SpecError
 from chronofed.experiments import toml
 from chronofed.experiments.reader import read, written
 from chronofed.local import Train
@@ -23,6 +24,7 @@ from chronofed.metrics.evaluation import Evaluate
 from chronofed.protocol import Method
 from chronofed.scenarios import Scenario
 from chronofed.scenarios.settings import ScenarioSettings, Subsets
+from chronofed.sources import Everything, Source
 from chronofed.tasks import library
 from chronofed.tasks.augment import crop_and_flip
 from chronofed.tasks.classification import Classification
@@ -50,6 +52,25 @@ class Images(DataSettings, tag="images"):
     def load(self, folder: Path | None, seed: int) -> Dataset:  # noqa: ARG002 - nothing is drawn
         """Read the files."""
         return library.load(self.name, folder)
+
+
+class Rows(DataSettings, tag="source"):
+    """Rows for testing, read as clients with data of their own read theirs; for the scenario ``elsewhere``.
+
+    Attributes:
+        source: Where they are, and how they become numbers; all of them are used, current or not.
+    """
+
+    source: Source
+
+    def load(self, folder: Path | None, seed: int) -> Dataset:  # noqa: ARG002 - nothing is drawn
+        """Read them; one stands for the clients' samples, to tell their shape."""
+        held = msgspec.structs.replace(self.source, current=Everything()).now(0)
+        if not len(held):
+            why = "; ".join(held.notes) or "the file has none"
+            raise DataError(f"{self.source.path}: no rows to test on: {why}")
+        one, name = held.samples[torch.zeros(1, dtype=torch.int64)], Path(self.source.path).stem
+        return Dataset(name, one, held.samples, self.source.classes, notes=held.notes)
 
 
 class Checkpoint(Config):
@@ -118,18 +139,25 @@ class Experiment(Config):
         if not len(dataset.test):
             msg = "data: no test samples; hold some rows out (data.holdout)"
             raise SpecError(msg)
-        augment = getattr(self.data, "augment", "none")
-        task = Classification(
-            dataset, self.model, crop_and_flip if augment == "crop-flip" else None, self.device
-        )
+        task = self.task(dataset)
         scenario = self.scenario.on(dataset, self.seed)
         rounds = self._rounds(scenario)
         check(self.method, scenario, rounds)
+        self.evaluate.check(scenario)
+        if scenario.elsewhere and any(deletion.rows for deletion in self.deletions):
+            msg = "deletions.rows: clients are elsewhere, so are their rows; see: chronofed client forget"
+            raise SpecError(msg)
         one = task.samples(np.zeros(1, dtype=np.int64))
         params, buffers = task.initial(self.seed)
         check_buffers(self.method, buffers)
         self.method.memory.check(task.objective(), params, one)
         return task, scenario, rounds
+
+    def task(self, dataset: Dataset) -> Classification:
+        """What is learned on a data set, be it the specification's or a client's own."""
+        augment = getattr(self.data, "augment", "none")
+        change = crop_and_flip if augment == "crop-flip" else None
+        return Classification(dataset, self.model, change, self.device)
 
     def _rounds(self, scenario: Scenario) -> int:
         if self.rounds == "forever":
@@ -144,11 +172,12 @@ class Experiment(Config):
         return rounds
 
     def choose(self, task: Classification, scenario: Scenario) -> Choice:
-        """Which engine to use.
+        """Which engine of this machine to use.
 
         Raises:
-            IncompatibleError: If the one that was asked for cannot do it.
+            IncompatibleError: If the one that was asked for cannot do it, or none can.
         """
+        scenario.check_here()
         cohort = scenario.clients if scenario.cohort is None else scenario.cohort
         return choose(self.engine, self.workers, task, self.method, cohort)
 
@@ -171,7 +200,7 @@ class Experiment(Config):
 
 
 def load(path: Path, overrides: Sequence[str] = (), data: Path | None = None) -> Experiment:
-    """Read a specification file.
+    """Read a specification file, and find its data.
 
     Args:
         path: A TOML file.
@@ -184,6 +213,15 @@ def load(path: Path, overrides: Sequence[str] = (), data: Path | None = None) ->
     Raises:
         SpecError: If anything is wrong, with the place.
     """
+    experiment = load_settings(path, overrides)
+    try:
+        return with_path(experiment, path.parent, data)
+    except SpecError as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+def load_settings(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Read a specification file whose data may be on another machine."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -195,7 +233,7 @@ def load(path: Path, overrides: Sequence[str] = (), data: Path | None = None) ->
     for override in overrides:
         _override(table, override)
     try:
-        return with_path(read(table, Experiment), path.parent, data)
+        return read(table, Experiment)
     except SpecError as error:
         raise type(error)(f"{path}: {error}") from error
 
@@ -223,17 +261,26 @@ def _toml_value(text: str) -> Any:  # noqa: ANN401
 
 
 def with_path(experiment: Experiment, beside: Path, data: Path | None) -> Experiment:
-    """Make a table's path absolute: beside the specification, or in a data folder."""
-    if not isinstance(experiment.data, Table):
-        return experiment
-    given = Path(experiment.data.path).expanduser()
-    for folder in (beside, *library.folders(data)):
-        if (folder / given).is_file():
-            found = msgspec.structs.replace(experiment.data, path=str((folder / given).resolve()))
-            return msgspec.structs.replace(experiment, data=found)
-    looked = ", ".join(str(f) for f in (beside, *library.folders(data)))
-    msg = f"data.path: no file {given} in {looked}; give its folder with --data"
-    raise SpecError(msg)
+    """Make the path of a file of data absolute: beside the specification, or in a data folder."""
+    folders = (beside, *library.folders(data))
+    settings = experiment.data
+    if isinstance(settings, Table):
+        path = _found("data.path", settings.path, folders)
+        settings = msgspec.structs.replace(settings, path=path)
+    elif isinstance(settings, Rows):
+        path = _found("data.source.path", settings.source.path, folders)
+        source = msgspec.structs.replace(settings.source, path=path)
+        settings = msgspec.structs.replace(settings, source=source)
+    return msgspec.structs.replace(experiment, data=settings)
+
+
+def _found(where: str, name: str, folders: Sequence[Path]) -> str:
+    given = Path(name).expanduser()
+    for folder in folders:
+        if (folder / given).exists():
+            return str((folder / given).resolve())
+    looked = ", ".join(map(str, folders))
+    raise SpecError(f"{where}: no file {given} in {looked}; give its folder with --data")
 
 
 def on_engine(experiment: Experiment, engine: EngineKind | None, workers: int | None) -> Experiment:

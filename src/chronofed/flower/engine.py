@@ -18,7 +18,7 @@ from chronofed.flower.settings import Federation
 from chronofed.flower.wire import Letter, WireError
 from chronofed.protocol import Locker, Method, Order, Result
 from chronofed.scenarios.base import Plan
-from chronofed.types import Task
+from chronofed.types import Record, Task
 
 ROLL_CALL = 3.0  # seconds between two looks at who is there, from the second round on
 PAUSE = 5.0  # seconds before clients that all failed are asked again
@@ -54,6 +54,14 @@ class Judge(Protocol):
         self, results: Sequence[Result], order: Order, exchange: Exchange
     ) -> dict[int, str]:
         """Why results are refused, beside the others, by client."""
+        ...
+
+    def remembered(self) -> Record:
+        """What it has learned about usual results."""
+        ...
+
+    def recall(self, remembered: Record) -> None:
+        """Go on from what :meth:`remembered` gave."""
         ...
 
 
@@ -141,6 +149,14 @@ class FlowerEngine:
         """
         del method, plan
         yield from self._gather("train", orders)
+
+    def remembered(self) -> Record:
+        """What the judge has learned about usual results."""
+        return self.judge.remembered()
+
+    def recall(self, remembered: Record) -> None:
+        """Judge as before the server was restarted."""
+        self.judge.recall(remembered)
 
     def close(self) -> None:
         """There is nothing to end: nodes are not this engine's."""

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -149,6 +149,7 @@ def run_locally(
     clients: Sequence[int],
     data: Path | None = None,
     watch: Callable[[RunDirectory], None] = lambda directory: None,  # noqa: ARG005
+    sources: Mapping[int, Path] | None = None,
     **settings: Any,  # noqa: ANN401
 ) -> dict[str, Any]:
     """Carry out an experiment on a federation that lives as long as that takes.
@@ -159,6 +160,7 @@ def run_locally(
         clients: Numbers of the clients, one SuperNode each.
         data: Folder of data files.
         watch: Called again and again while the run goes on.
+        sources: Where clients' own data are described, by client; the others take their shares of ``data``.
         settings: How clients are waited for, as in :class:`~chronofed.flower.settings.Federation`.
 
     Returns:
@@ -173,7 +175,9 @@ def run_locally(
     new_app(app, spec, run, **settings)
     with LocalFederation(folder) as federation:
         for client in clients:
-            federation.start_node(client, data)
+            own = (sources or {}).get(client)
+            more = {} if own is None else {"source": str(own.resolve())}
+            federation.start_node(client, data, None, **more)
         config = "" if data is None else f"data={json.dumps(str(data.resolve()))}"
         process = federation.submit(app, config)
         directory = RunDirectory(run)

@@ -2,7 +2,8 @@
 
 What belongs to a run is set in the app's ``[tool.flwr.app.config]``, or with ``flwr run --run-config``:
 ``spec``, the specification; ``run``, the run's directory on the server's machine; ``data``, its folder of data
-files; and the settings of :class:`~chronofed.flower.settings.Federation`.
+files; and the settings of :class:`~chronofed.flower.settings.Federation`, which has those of
+:class:`~chronofed.screening.Screening`.
 """
 
 import json
@@ -100,7 +101,7 @@ def conduct(
 
     def hire(task: Classification, _: Clock) -> FlowerEngine:
         known = load(directory.spec_path, data=data)
-        screen = Screen.on(task, known.method)
+        screen = Screen.on(task, known.method, settings)
         return FlowerEngine(task, mail, run, fingerprint(known), screen, settings, note)
 
     def say(line: str) -> None:
@@ -118,7 +119,7 @@ def conduct(
 
 def _directory(experiment: Experiment, path: Path, data: Path | None) -> RunDirectory:
     if not (path / "spec.toml").exists():
-        return runner.start(experiment, path, data)
+        return runner.start(experiment, path, data, hired=True)
     directory = RunDirectory.open(path)
     if fingerprint(load(directory.spec_path, data=data)) != fingerprint(experiment):
         raise RunError(f"{path} holds a run of another method or model; choose another directory")

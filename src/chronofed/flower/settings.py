@@ -1,9 +1,14 @@
-"""How a server treats clients that are slow, fail or lie."""
+"""How a server treats clients that are slow, fail or lie; what a node is told where it is started."""
+
+from pathlib import Path
 
 from chronofed.config import Config, Count, Natural, Positive
+from chronofed.screening import Screening
+from chronofed.sources import span
+from chronofed.vault import Vault
 
 
-class Federation(Config):
+class Federation(Screening):
     """How long clients are waited for, and what is believed of them.
 
     Attributes:
@@ -28,3 +33,35 @@ class Federation(Config):
     def needed(self, asked: int) -> int:
         """Answers that a round with so many clients needs."""
         return min(self.quorum, asked) if self.quorum else asked // 2 + 1
+
+
+class Node(Config):
+    """What belongs to one client's machine.
+
+    Attributes:
+        client: Which client this is, from 0.
+        state: Folder where it keeps its memory.
+        data: Folder of data files.
+        source: A TOML file whose table ``[source]`` says where the client's own data are; without one it takes
+            its share of the specification's data, as a simulation would.
+        budget: Most megabytes of past data that it keeps; the oldest go first. By default as many as the
+            method wants.
+        max_age: How long it keeps past data, such as ``365 days``; by default as long as the method wants.
+    """
+
+    client: Natural
+    state: str = "~/.local/state/chronofed"
+    data: str = ""
+    source: str = ""
+    budget: Positive | None = None
+    max_age: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_age:
+            span(self.max_age, "Node.max_age")
+
+    def vault(self, path: Path) -> Vault:
+        """The client's memory in a file, to be opened."""
+        most = None if self.budget is None else int(self.budget * 2**20)
+        return Vault(path, most, max_age=span(self.max_age) if self.max_age else None)

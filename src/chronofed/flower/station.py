@@ -8,14 +8,14 @@ import torch
 
 from chronofed.deletion import apply_deletions, without
 from chronofed.engines.base import one_thread
-from chronofed.errors import ChronofedError, DataError
-from chronofed.experiments.spec import Experiment
+from chronofed.errors import ChronofedError, DataError, SpecError
+from chronofed.experiments.spec import Experiment, with_path
 from chronofed.flower import wire
 from chronofed.flower.wire import Letter, Question, WireError
 from chronofed.protocol import Client, Locker, Order
 from chronofed.sources import Held, Source
-from chronofed.tasks.classification import Classification
 from chronofed.tasks.dataset import Dataset
+from chronofed.tasks.objective import TorchObjective
 from chronofed.types import Objective, Samples
 from chronofed.vault import Vault
 
@@ -47,14 +47,23 @@ class Share:
 
     Attributes:
         folder: Folder of data files.
+        beside: Folder of the specification.
     """
 
     folder: Path | None = None
+    beside: Path = Path()
 
     def __call__(self, experiment: Experiment, order: Order, vault: Vault) -> Data:
         """What this client holds in this round."""
         del vault  # a simulation's data are forgotten by the specification's deletions
-        task, scenario, _ = experiment.build(self.folder)
+        if experiment.scenario.elsewhere:
+            msg = (
+                f"client {order.client} has no source, but this scenario's clients bring their own data: "
+                f"start it with --node-config 'client={order.client} source=\"/path/source.toml\" ...'"
+            )
+            raise SpecError(msg)
+        found = with_path(experiment, self.beside, self.folder)
+        task, scenario, _ = found.build(self.folder)
         plan = without(scenario.at(order.round), experiment.deletions)
         visit = plan.visits.get(order.client)
         if visit is None:
@@ -74,15 +83,24 @@ class Own:
     source: Source
 
     def __call__(self, experiment: Experiment, order: Order, vault: Vault) -> Data:
-        """What is current in this round."""
-        held = self.source.now(order.round).without(vault.forgotten, vault.horizon)
+        """What is current in this round.
+
+        Raises:
+            DataError: If there is nothing, or it cannot be read: what is wrong with a row is only its cause.
+        """
+        try:
+            held = self.source.now(order.round).without(vault.forgotten, vault.horizon)
+        except DataError as error:
+            msg = f"client {order.client} cannot read its own data in round {order.round}: see its node's log"
+            raise DataError(msg) from error
         if not len(held):
             why = "; ".join(held.notes) or "nothing is current"
             raise DataError(f"client {order.client} has no data in round {order.round}: {why}")
         nothing = held.samples[torch.zeros(0, dtype=torch.int64)]
         dataset = Dataset("own", held.samples, nothing, self.source.classes)
-        task = Classification(dataset, experiment.model, device=experiment.device)
-        return Data(held.samples, vault.alias(held.key), task.objective(), held)
+        objective = experiment.task(dataset).objective()
+        _check_agreed(objective, order)
+        return Data(held.samples, vault.alias(held.key), objective, held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +112,8 @@ class Station:
         experiments: What it is ready to take part in, by fingerprint of the method.
         folder: Where it keeps its memory: one file for every run.
         supply: Where its data come from.
+        memory: Makes the memory in a file, with the client's own limits.
+        say: Told, where the client is, why there was no answer; that may name what is in a row.
         largest: Most bytes of a letter.
     """
 
@@ -101,10 +121,12 @@ class Station:
     experiments: Mapping[str, Experiment]
     folder: Path
     supply: Supply
+    memory: Callable[[Path], Vault] = Vault
+    say: Callable[[str], None] = lambda line: None  # noqa: ARG005
     largest: int = wire.LARGEST
 
     def answer(self, letter: Letter) -> Letter:
-        """Answer a letter; what is wrong with it, or cannot be done, is told in one line.
+        """Answer a letter; what is wrong with it, or cannot be done, is told in one line, without its cause.
 
         Whatever else goes wrong is raised, for Flower to report.
         """
@@ -116,6 +138,8 @@ class Station:
                 return wire.write_identity(question, self.client)
             return self._serve(question, letter.body)
         except ChronofedError as error:
+            cause = f" ({error.__cause__})" if isinstance(error.__cause__, DataError) else ""
+            self.say(f"{error}{cause}")
             return wire.write_refusal(name, self.client, str(error))
 
     def vault(self, run: str) -> Path:
@@ -134,7 +158,7 @@ class Station:
             raise WireError(msg)
         order = wire.read_order(question, body, experiment.method, self.largest)
         self.folder.mkdir(parents=True, exist_ok=True)
-        with Vault(self.vault(question.run)) as vault, one_thread():
+        with self.memory(self.vault(question.run)) as vault, one_thread():
             done = vault.reply(question.name)
             if done is not None:
                 return Letter.unpack(done)
@@ -147,6 +171,17 @@ class Station:
             kept = locker if experiment.method.stateful else None
             vault.commit(question.name, reply.pack(), kept, data.held)
             return reply
+
+
+def _check_agreed(objective: TorchObjective, order: Order) -> None:
+    """Refuse to train a model of another shape than the server's."""
+    here, there = objective.flat.size, len(order.server["params"])
+    if here != there:
+        msg = (
+            f"client {order.client}: the features and classes of its source make a model of {here} parameters, "
+            f"but the server's has {there}: set them as was agreed"
+        )
+        raise DataError(msg)
 
 
 def _client(experiment: Experiment, order: Order, locker: Locker | None, data: Data) -> Client:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from chronofed.config import Config, Count, Natural
 from chronofed.engines.serial import one_thread
+from chronofed.errors import SpecError
 from chronofed.loop import Snapshot
 from chronofed.metrics.influence import round_weights
 from chronofed.metrics.past import past_measures
@@ -41,6 +42,9 @@ class Evaluate(Config):
         past: Measure client drift, time drift and information loss on so many of the latest data sets of
             every client (a simulation knows them); 0 for not at all. Price: for each of them one gradient of
             its data and one of what is kept of it.
+
+    Where clients are elsewhere, nobody but they can see their data: ``seen`` and ``auto`` find nothing to
+    evaluate then, and what was asked for in so many words is refused.
     """
 
     every: Count = 1
@@ -51,6 +55,17 @@ class Evaluate(Config):
     def due(self, round_: int, last: int) -> bool:
         """Whether the model is evaluated after this round."""
         return round_ % self.every == 0 or round_ == last
+
+    def check(self, scenario: Scenario) -> None:
+        """Refuse measures for which the server would need the clients' data.
+
+        Raises:
+            SpecError: If it does not have them.
+        """
+        asked = {"periods = 'on'": self.periods == "on", f"past = {self.past}": self.past > 0}
+        for name in (name for name, wanted in asked.items() if wanted and scenario.elsewhere):
+            msg = f"evaluate.{name} needs the clients' data, which are elsewhere: leave it out"
+            raise SpecError(msg)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +163,8 @@ class Evaluator:
     @property
     def _follows(self) -> bool:
         """Whether single clients matter; where new ones come for ever, they would fill the memory."""
-        return self.scenario.persistent or self.settings.periods == "on"
+        wanted = self.scenario.persistent or self.settings.periods == "on"
+        return wanted and not self.scenario.elsewhere
 
     def _on_seen(self, snapshot: Snapshot) -> dict[str, float | int]:
         indices = np.flatnonzero(self._seen)
@@ -178,8 +194,9 @@ class Evaluator:
         return {"personal_accuracy": float(np.mean(own)), "client_accuracy": float(np.mean(shared))}
 
     def _periods(self, snapshot: Snapshot, test: Score) -> dict[str, Any]:
-        few = self.scenario.persistent and len(self._table) <= MOST_PERIODS
-        if self.settings.periods == "off" or (self.settings.periods == "auto" and not few):
+        wanted = self.settings.periods
+        many = len(self._table) > MOST_PERIODS
+        if not self._follows or wanted == "off" or (wanted == "auto" and many):
             return {}
         accuracies = self._table.accuracies(test.correct)
         new = [(c, k) for c, k, _ in accuracies if (c, k) not in self._standing.first]

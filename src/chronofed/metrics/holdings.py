@@ -20,8 +20,9 @@ def describe(scenario: Scenario, data: Dataset, rounds: int) -> dict[str, Any]:
     Returns:
         ``rounds`` of the run, ``clients`` of the scenario, whether they are ``returning``, their ``classes``,
         the rounds ``shown``, and ``held``: for every client shown, for every round shown, the data set's key
-        and ``[class, samples]`` of its most frequent classes, or null for a client that is not there. Where
-        the data name their clients and periods, ``client_names`` and ``period_names``.
+        and ``[class, samples]`` of its most frequent classes, or null for a client that is not there; no
+        classes where the clients' data are ``elsewhere``. Where the data name their clients and periods,
+        ``client_names`` and ``period_names``.
     """
     last = rounds if rounds < ENDLESS else ROUNDS  # of a run without end, the first ones
     shown = sorted({round(k) for k in np.linspace(0, last - 1, min(last, ROUNDS))})
@@ -37,15 +38,16 @@ def describe(scenario: Scenario, data: Dataset, rounds: int) -> dict[str, Any]:
         return [held[0], [[int(c), int(counts[c])] for c in most if counts[c]]]
 
     names = {}
-    if data.origin is not None and len(data.origin.clients) <= NAMES:
-        names = {
-            "client_names": list(data.origin.clients),
-            "period_names": list(data.origin.periods),
-        }
+    origin = (
+        None if scenario.elsewhere else data.origin
+    )  # of test data it says nothing about clients
+    if origin is not None and len(origin.clients) <= NAMES:
+        names = {"client_names": list(origin.clients), "period_names": list(origin.periods)}
     return names | {
         "rounds": rounds,
         "clients": everyone,
         "returning": scenario.persistent,
+        "elsewhere": scenario.elsewhere,
         "classes": list(data.classes),
         "shown": shown,
         "held": [

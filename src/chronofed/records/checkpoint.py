@@ -122,6 +122,7 @@ def _decode(source: Source) -> Snapshot:
         tuple(keepsake(k, shared.get(f"past/{n}", {})) for n, k in enumerate(rest["past"])),
         shared.get("weights", {}),
         Traffic(*rest["traffic"]),
+        shared.get("engine", {}),
     )
 
 
@@ -181,6 +182,7 @@ def _shared(snapshot: Snapshot) -> Iterator[tuple[str, Tensor]]:
     yield "model/buffers", snapshot.buffers
     yield from _named("server", snapshot.server)
     yield from _named("weights", snapshot.weights)
+    yield from _named("engine", snapshot.engine)
     for k, kept in enumerate(snapshot.past):
         yield from _named(f"past/{k}", kept.record)
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _PURPOSE = "drawing a scenario"
+UNKNOWN = "nothing to draw: the clients are elsewhere, and what they hold is not known here"
 _COLUMN = 0.42  # inches for a round
 _POINTS = 72  # in an inch
 _LIMIT = 2**16  # pixels that matplotlib can draw side by side
@@ -96,6 +97,8 @@ def tabulate(
     clients: Sequence[int] | None = None,
 ) -> Grid:
     """The numbers behind the picture; arguments as for :func:`draw_scenario`."""
+    if scenario.elsewhere:
+        raise SpecError(UNKNOWN)
     holdings = [_holdings(scenario, round_) for round_ in rounds]
     everyone = scenario.clients if scenario.persistent else max(map(len, holdings), default=0)
     rows = tuple(range(everyone) if clients is None else clients)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from chronofed.errors import RunError, SpecError
 from chronofed.reports import figure
-from chronofed.reports.balls import Grid
+from chronofed.reports.balls import UNKNOWN, Grid
 from chronofed.reports.figure import INK, dress
 from chronofed.reports.periods import LEVELS, UNSEEN
 from chronofed.reports.thin import spread
@@ -128,6 +128,8 @@ def recorded_grid(run: RunView, rounds: int) -> tuple[Grid, list[str]]:
             f"chronofed scenario {run.path / 'spec.toml'} --plot FILE"
         )
         raise RunError(msg)
+    if about.get("elsewhere"):
+        raise RunError(f"{run.path}: {UNKNOWN}")
     kept = spread(len(about["shown"]), rounds)
     counts = np.zeros((len(about["held"]), len(kept), len(about["classes"])), dtype=np.int64)
     for client, cells in enumerate(about["held"]):

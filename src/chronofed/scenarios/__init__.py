@@ -13,17 +13,19 @@ from chronofed.scenarios.membership import (
 from chronofed.scenarios.partition import Prior, split, subset_size, two_level
 from chronofed.scenarios.settings import (
     Calendar,
+    Elsewhere,
     Fresh,
     ScenarioSettings,
     Subsets,
     Window,
 )
-from chronofed.scenarios.stream import Periods, RandomSubset, SlidingWindow, Stateless
+from chronofed.scenarios.stream import Periods, RandomSubset, SlidingWindow, Stateless, Unknown
 
 __all__ = [
     "NEVER",
     "Available",
     "Calendar",
+    "Elsewhere",
     "Everyone",
     "Fixed",
     "Fresh",
@@ -42,6 +44,7 @@ __all__ = [
     "Stateless",
     "Stream",
     "Subsets",
+    "Unknown",
     "Visit",
     "Window",
     "split",

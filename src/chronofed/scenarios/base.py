@@ -17,9 +17,15 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from chronofed.errors import IncompatibleError
 from chronofed.seeds import numpy_generator
 
 Indices = NDArray[np.int64]
+
+ELSEWHERE = (
+    "scenario: its clients are elsewhere, with data of their own, so that nothing can be trained here; "
+    "run it on Flower: chronofed flower new APP SPEC, then flwr run APP (see: Run on real machines)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +33,7 @@ class Visit:
     """What one client holds in one round.
 
     Attributes:
-        indices: Positions in the training data.
+        indices: Positions in the training data; none where the client is elsewhere, with data of its own.
         key: Name of this data set among the client's own: the same key means the same samples, so a
             memory that sees a key again replaces what it kept of it.
     """
@@ -97,12 +103,14 @@ class Scenario:
         membership: Who is there.
         cohort: How many of those present are asked each round; ``None`` for all.
         seed: Root of the scenario's randomness.
+        elsewhere: Whether the clients' data are on machines of their own, unknown here.
     """
 
     stream: Stream
     membership: Presence
     cohort: int | None = None
     seed: int = 0
+    elsewhere: bool = False
 
     @property
     def clients(self) -> int:
@@ -132,4 +140,17 @@ class Scenario:
             rng = numpy_generator(self.seed, "cohort", round_)
             present = np.sort(rng.choice(present, self.cohort, replace=False))
         visits = {int(i): self.stream.visit(int(i), round_) for i in present}
-        return Plan(round_, {i: v for i, v in visits.items() if v is not None and len(v.indices)})
+        return Plan(round_, {i: v for i, v in visits.items() if v is not None and self._holds(v)})
+
+    def check_here(self) -> None:
+        """Refuse to train on this machine what has no data here.
+
+        Raises:
+            IncompatibleError: If the clients are elsewhere.
+        """
+        if self.elsewhere:
+            raise IncompatibleError(ELSEWHERE)
+
+    def _holds(self, visit: Visit) -> bool:
+        """Whether the client has something to train on, as far as is known here."""
+        return self.elsewhere or len(visit.indices) > 0

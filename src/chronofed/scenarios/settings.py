@@ -1,7 +1,7 @@
 """Scenarios as a specification may name them; the same classes serve Python and TOML."""
 
 from abc import abstractmethod
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 import numpy as np
@@ -11,7 +11,7 @@ from chronofed.errors import SpecError
 from chronofed.scenarios.base import Indices, Scenario, Stream
 from chronofed.scenarios.membership import Available, Everyone, Membership
 from chronofed.scenarios.partition import Prior, subset_size, two_level
-from chronofed.scenarios.stream import Periods, RandomSubset, SlidingWindow, Stateless
+from chronofed.scenarios.stream import Periods, RandomSubset, SlidingWindow, Stateless, Unknown
 from chronofed.seeds import numpy_generator
 from chronofed.tasks.dataset import Dataset
 
@@ -25,6 +25,9 @@ class ScenarioSettings(Kind, kw_only=True):
         membership: Which clients are there in a round.
         cohort: How many of those are asked; ``None`` for all.
     """
+
+    elsewhere: ClassVar[bool] = False
+    """Whether clients bring their own data, which are not those of the specification."""
 
     membership: Membership = Everyone()
     cohort: Count | None = None
@@ -40,7 +43,7 @@ class ScenarioSettings(Kind, kw_only=True):
         if self.cohort is not None and self.cohort > most:
             msg = f"cohort = {self.cohort}, but at most {most} clients are there: lower the cohort"
             raise SpecError(msg)
-        return Scenario(stream, self.membership, self.cohort, seed)
+        return Scenario(stream, self.membership, self.cohort, seed, self.elsewhere)
 
 
 class TwoLevel(ScenarioSettings):
@@ -172,3 +175,23 @@ class Calendar(ScenarioSettings, tag="periods"):
             self.window,
         )
         return self._scenario(stream, seed)
+
+
+class Elsewhere(ScenarioSettings, tag="elsewhere"):
+    """Clients on machines of their own, with data of their own: who may be asked is known, and nothing else.
+
+    It runs on Flower only, where every client says where its data are. The specification's own data are the
+    server's, to test the model on.
+
+    Attributes:
+        clients: Number of clients, which are numbered from 0.
+    """
+
+    elsewhere: ClassVar[bool] = True
+
+    clients: Count
+
+    def on(self, dataset: Dataset, seed: int) -> Scenario:
+        """Ask clients whatever the data set holds."""
+        del dataset  # which is for testing
+        return self._scenario(Unknown(self.clients), seed)

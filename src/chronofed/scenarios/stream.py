@@ -105,6 +105,26 @@ class SlidingWindow(Residents):
         return Visit(track[(start + np.arange(self.size)) % len(track)], start)
 
 
+@dataclass(frozen=True, slots=True)
+class Unknown(Residents):
+    """What clients hold is known to them alone.
+
+    Attributes:
+        number: Of clients.
+    """
+
+    number: int
+
+    @property
+    def clients(self) -> int:
+        """Number of clients that exist side by side."""
+        return self.number
+
+    def visit(self, client: int, round_: int) -> Visit:  # noqa: ARG002
+        """Nothing that is known here."""
+        return Visit(np.zeros(0, dtype=np.int64), 0)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Stateless:
     """Every round brings clients that nobody saw before and that never return.

@@ -8,6 +8,7 @@ from chronofed.sources.current import (
     LastRows,
     LastTime,
     ThisPeriod,
+    span,
 )
 from chronofed.sources.held import Held, moment, row_id, stamp
 from chronofed.sources.kinds import DatabaseSource, FolderSource, TableSource
@@ -27,5 +28,6 @@ __all__ = [
     "ThisPeriod",
     "moment",
     "row_id",
+    "span",
     "stamp",
 ]

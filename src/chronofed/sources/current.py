@@ -3,6 +3,7 @@
 import re
 from abc import abstractmethod
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -13,6 +14,21 @@ from chronofed.tasks.columns import Column
 from chronofed.tasks.periods import Period
 
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
+
+
+def span(text: str, where: str = "") -> timedelta:
+    """A length of time such as ``7 days``: seconds, minutes, hours, days or weeks.
+
+    Raises:
+        ValueError: If it is none, or 0; ``where`` says in which setting.
+    """
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?) (\w+?)s?", text, re.ASCII)
+    seconds = float(found[1]) * _SECONDS.get(found[2], 0) if found else 0.0
+    length = timedelta(microseconds=round(seconds * 1_000_000))
+    if not length:
+        choices = ", ".join(f"{unit}s" for unit in _SECONDS)
+        raise ValueError(f"{where}: {text!r} is not a time such as '7 days'; units are {choices}")
+    return length
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +105,12 @@ class LastTime(Current, tag="last-time"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self._microseconds():
-            choices = ", ".join(f"{unit}s" for unit in _SECONDS)
-            msg = f"LastTime.length: {self.length!r} is not a time such as '7 days'; units are {choices}"
-            raise ValueError(msg)
+        span(self.length, "LastTime.length")
 
     def pick(self, times: Column, present: Present) -> NDArray[np.bool_]:
         """Those after the limit."""
-        after: NDArray[np.bool_] = times > present.at - np.timedelta64(self._microseconds(), "us")
+        after: NDArray[np.bool_] = times > present.at - np.timedelta64(span(self.length), "us")
         return after
-
-    def _microseconds(self) -> int:
-        found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?) (\w+?)s?", self.length, re.ASCII)
-        if found is None or found[2] not in _SECONDS:
-            return 0
-        return round(float(found[1]) * _SECONDS[found[2]] * 1_000_000)
 
 
 class ThisPeriod(Current, tag="this-period"):

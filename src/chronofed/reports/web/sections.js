@@ -258,10 +258,11 @@ cf.scenario = () => {
     words: (r, c) => {
       const kinds = about().classes.length, client = Math.floor(r / kinds), held = about().held[client][c];
       const lines = [`${clientName(client)}, round ${about().shown[c]}`];
+      if (held && about().elsewhere) return [...lines, "asked; its data are its own"];
       return held ? [...lines, ...held[1].slice(0, 6).map(([k, n]) => `${about().classes[k]}: ${n}`)] : [...lines, "not there"];
     },
   });
-  const table = cf.asTable(() => [["client", ...about().shown.map((round) => `round ${round}`)], about().held.map((cells, client) => [clientName(client), ...cells.map((held) => (held ? held[1].slice(0, 3).map(([k, n]) => `${about().classes[k]} ${n}`).join(", ") : "–"))])], "Clients, rounds and classes");
+  const table = cf.asTable(() => [["client", ...about().shown.map((round) => `round ${round}`)], about().held.map((cells, client) => [clientName(client), ...cells.map((held) => (held && about().elsewhere ? "asked" : held ? held[1].slice(0, 3).map(([k, n]) => `${about().classes[k]} ${n}`).join(", ") : "–"))])], "Clients, rounds and classes");
   const note = cf.el("p", { class: "soft" });
   node.append(bar, cf.el("figure", {}, field.node, table), note);
   const draw = () => {
@@ -277,7 +278,8 @@ cf.scenario = () => {
       value: (r, c) => counts[r][c] / most,
     });
     const hiddenClients = about().clients - about().held.length;
-    note.textContent = `A band is a client, a line in it one of ${kinds} classes (${about().classes.slice(0, 12).join(", ")}${kinds > 12 ? ", …" : ""}, from the top), a column a round; the area of a dot is the number of samples, at most ${most}.${hiddenClients > 0 ? ` ${hiddenClients} further clients are not shown.` : ""}${inAll > all.length ? ` There was no room for ${inAll - all.length} further scenarios.` : ""}`;
+    const dots = about().elsewhere ? "clients are elsewhere, and what they hold is not known here." : `the area of a dot is the number of samples, at most ${most}.`;
+    note.textContent = `A band is a client, a line in it one of ${kinds} classes (${about().classes.slice(0, 12).join(", ")}${kinds > 12 ? ", …" : ""}, from the top), a column a round; ${dots}${hiddenClients > 0 ? ` ${hiddenClients} further clients are not shown.` : ""}${inAll > all.length ? ` There was no room for ${inAll - all.length} further scenarios.` : ""}`;
     table.refill();
   };
   return {
