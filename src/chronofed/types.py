@@ -87,6 +87,10 @@ class Objective(Protocol):
         """Weighted sum of the squared gradients of the single samples, as in use."""
         ...
 
+    def gradient_moments(self, params: Vector, batch: Batch, spans: Spans) -> tuple[Vector, Vector]:
+        """What ``loss_gradient`` and ``squared_gradients`` say, together."""
+        ...
+
     def hessian_product(self, params: Vector, batch: Batch, spans: Spans, v: Vector) -> Vector:
         """Hessian of the weighted loss in ``spans``, times ``v``, as in use."""
         ...
