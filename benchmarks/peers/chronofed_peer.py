@@ -124,7 +124,9 @@ def main() -> None:
     work, method = WORKLOADS[options.workload], METHODS[options.method]
     task = task_of(work)
     error = checked(work, task)
-    if options.full:  # there is no reference for these: the same program was checked on the usual ones
+    if (
+        options.full
+    ):  # there is no reference for these: the same program was checked on the usual ones
         work = filled(work)
         task = task_of(work)
     choice = choose(options.engine, options.workers, task, method, work.cohort)
