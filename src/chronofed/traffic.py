@@ -1,6 +1,5 @@
 """Bytes that travel."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,9 +17,9 @@ class Traffic:
 
     def after(self, orders: Sequence[Order], results: Sequence[Result]) -> "Traffic":
         """With one more exchange."""
-        alike = Counter((id(o.server), id(o.buffers), id(o.past)) for o in orders)  # often all are
-        each = {(id(o.server), id(o.buffers), id(o.past)): o for o in orders}
-        down = sum(count * _order(each[key]) for key, count in alike.items())
+        keys = [(id(o.server), id(o.buffers), id(o.past)) for o in orders]  # the same for most
+        sizes = {key: _order(order) for key, order in dict(zip(keys, orders, strict=True)).items()}
+        down = sum(sizes[key] for key in keys)
         up = sum(
             _bytes(r.upload) + r.buffers.nbytes + _bytes(r.kept) + _bytes(r.probe) for r in results
         )
