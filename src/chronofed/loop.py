@@ -207,7 +207,7 @@ class _Server:
         if not math.isfinite(server["params"].sum(dtype=torch.float64)):  # one pass
             msg = f"round {now.round}: the model is no longer finite; try a smaller train.lr"
             raise DivergedError(msg)
-        buffers = now.buffers
+        buffers = results[0].buffers
         if buffers.numel():
             weight = shares(results, method.average)
             buffers = weighted_mean([(weight[r.client], {"b": r.buffers}) for r in results], "b")
