@@ -220,10 +220,8 @@ class Client:
             locker, kept = self._remember(
                 Locker(trained.state, locker.kept), trained.params, observed
             )
-        report: Record = {}
-        if self.method.weights.probes:
-            with self.clock("probe"):
-                report = self._probe(kept)
+        with self.clock("probe"):
+            report = self._probe(kept)
         if self.method.memory.home != "server":
             kept = {}
         size, upload = len(self.samples), trained.upload
@@ -290,6 +288,8 @@ class Client:
     def _probe(self, record: Record) -> Record:
         """What weights need to learn their constants: the present gradient at the server's model."""
         method, order = self.method, self.order
+        if not method.weights.probes:
+            return {}
         self.objective.buffers = order.buffers
         new = Keepsake(order.round, order.client, self.key, len(self.samples), record)
         memory = method.memory if record else None
