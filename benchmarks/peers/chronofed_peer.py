@@ -1,10 +1,11 @@
 """chronofed itself as a contestant: the public ``run`` on an engine, with the same arrays as everybody.
 
-python chronofed_peer.py A --engine auto [--method core-set|reg|reg-32|reg-8]
+python chronofed_peer.py A --engine auto [--method core-set|reg|reg-32|reg-8] [--full]
 """
 
 import argparse
 from contextlib import closing
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -50,6 +51,11 @@ def model(work: Workload) -> ModelSettings:
     if work.model == "cnn":
         return Custom("chronofed_peer:cnn", {"padding": work.padding})
     return Mlp() if work.model == "mlp" else ResNet18(width=16)
+
+
+def filled(work: Workload) -> Workload:
+    """The workload with as many samples a client as fill its mini-batches, which replayed ones also do."""
+    return replace(work, samples=work.steps * work.batch)
 
 
 class Task(Classification):
@@ -112,11 +118,17 @@ def main() -> None:
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--workers", type=int, default=None)
     parser.add_argument("--method", choices=METHODS, default="fedavg")
+    parser.add_argument("--full", action="store_true", help="as many samples as fill all batches")
     options = parser.parse_args()
     channel = Channel()
     work, method = WORKLOADS[options.workload], METHODS[options.method]
     task = task_of(work)
     error = checked(work, task)
+    if (
+        options.full
+    ):  # there is no reference for these: the same program was checked on the usual ones
+        work = filled(work)
+        task = task_of(work)
     choice = choose(options.engine, options.workers, task, method, work.cohort)
     objective = task.objective()
     with closing(choice.build(task)) as engine:

@@ -212,8 +212,10 @@ class _Server:
         if not math.isfinite(server["params"].sum(dtype=torch.float64)):  # one pass
             msg = f"round {now.round}: the model is no longer finite; try a smaller train.lr"
             raise DivergedError(msg)
-        weight = shares(results, method.average)
-        buffers = weighted_mean([(weight[r.client], {"b": r.buffers}) for r in results], "b")
+        buffers = results[0].buffers
+        if buffers.numel():
+            weight = shares(results, method.average)
+            buffers = weighted_mean([(weight[r.client], {"b": r.buffers}) for r in results], "b")
         new = [Keepsake(now.round, r.client, r.key, r.size, r.kept) for r in results if r.kept]
         generator = torch_generator(self.seed, "retain", now.round)
         past = method.memory.retain(now.past, new, generator) if new else now.past

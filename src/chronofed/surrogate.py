@@ -9,12 +9,19 @@ Every approximation of the paper is one of two things, or both at once:
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, inference_mode
 
 from chronofed.types import Batch, Samples, Spans, Vector
+
+
+@lru_cache(maxsize=256)
+def equal_weights(n: int, total: float) -> Tensor:
+    """Weights of ``n`` samples that count the same; clients share the tensor, so it must not be changed."""
+    with inference_mode(mode=False):  # it outlives whatever mode it is first asked for in
+        return torch.full((n,), total / n, dtype=torch.float64)
 
 
 class Pool:
@@ -22,15 +29,27 @@ class Pool:
 
     Attributes:
         pieces: The samples, as they came: an engine may join those of many clients in one go.
-        weight: Their weights, ``(n,)``, of double precision.
         even: The sum of the weights, if it is known that all are equal.
     """
 
     def __init__(
-        self, samples: Samples | Sequence[Samples], weight: Tensor, even: float | None = None
+        self,
+        samples: Samples | Sequence[Samples],
+        weight: Tensor | None = None,
+        even: float | None = None,
     ) -> None:
         self.pieces = (samples,) if isinstance(samples, Samples) else tuple(samples)
-        self.weight, self.even = weight, even
+        self.even = even
+        self._weight = weight
+        self._length = sum(map(len, self.pieces))
+
+    @property
+    def weight(self) -> Tensor:
+        """The samples' weights, ``(n,)``, of double precision; by default equal ones with the sum ``even``."""
+        if self._weight is None:
+            assert self.even is not None
+            self._weight = equal_weights(self._length, self.even)
+        return self._weight
 
     @cached_property
     def samples(self) -> Samples:
@@ -41,7 +60,7 @@ class Pool:
         return Samples(torch.cat(x), torch.cat(y))
 
     def __len__(self) -> int:
-        return self.weight.shape[0]
+        return self._length
 
     def batches(self, size: int, generator: Generator) -> Iterator[Batch]:
         """Mini-batches without end, each an unbiased estimate of the whole objective.
@@ -57,8 +76,7 @@ class Pool:
         share = self._even() if self.even is None else self.even
         if share is not None:
             for pick in self._epochs(size, generator):
-                n = pick.numel()
-                yield pick, self.weight.new_full((n,), share / n)
+                yield pick, equal_weights(len(pick), share)
         else:
             total, sign = float(self.weight.abs().sum()), self.weight.sign()
             for pick in self._draws(size, generator):
@@ -143,11 +161,9 @@ class Surrogate:
 
     def pool(self, samples: Samples) -> Pool:
         """The present samples together with those to replay."""
-        n = len(samples)
-        weight = torch.full((n,), self.present / n, dtype=torch.float64)
         if self.replay is None:
-            return Pool(samples, weight, even=self.present)
-        past = self.replay
+            return Pool(samples, even=self.present)
+        past, weight = self.replay, equal_weights(len(samples), self.present)
         return Pool((samples, *past.pieces), torch.cat([weight, past.weight]))
 
     def add_gradient_(self, grad: Vector, params: Vector) -> None:

@@ -34,8 +34,11 @@ class Samples:
         """The samples at some positions, counted from 0, or those where a mask is true."""
         if pick.dtype == torch.bool:
             pick = pick.nonzero().flatten()
-        x, y = self.x.index_select(0, pick), self.y[pick]  # whole rows: much faster than x[pick]
-        return Samples(x, y, None if self.rows is None else self.rows[pick])
+        x, y = (
+            self.x.index_select(0, pick),
+            self.y.index_select(0, pick),
+        )  # much faster than x[pick]
+        return Samples(x, y, None if self.rows is None else self.rows.index_select(0, pick))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,10 @@ class Objective(Protocol):
 
     def squared_gradients(self, params: Vector, batch: Batch, spans: Spans) -> Vector:
         """Weighted sum of the squared gradients of the single samples, as in use."""
+        ...
+
+    def gradient_moments(self, params: Vector, batch: Batch, spans: Spans) -> tuple[Vector, Vector]:
+        """What ``loss_gradient`` and ``squared_gradients`` say, together."""
         ...
 
     def hessian_product(self, params: Vector, batch: Batch, spans: Spans, v: Vector) -> Vector:

@@ -43,7 +43,7 @@ from chronofed.curvature import SquaredGradient
 from chronofed.engines import BatchedEngine
 from chronofed.engines.batched import chunk_size, unsupported
 from chronofed.errors import IncompatibleError
-from chronofed.protocol import Order
+from chronofed.protocol import Locker, Order
 from chronofed.records.checkpoint import encode
 from chronofed.scenarios import Everyone
 from chronofed.scenarios.base import Plan, Visit
@@ -391,6 +391,14 @@ def test_clients_are_shared_evenly(clients, chunk, wanted):
     chunks = list(engine._chunks(orders, Plan(0, visits)))
     assert [len(chunk) for chunk in chunks] == wanted
     assert [o.client for chunk in chunks for o in chunk] == list(reversed(range(clients)))
+
+
+def test_newcomers_train_together_since_they_replay_nothing():
+    engine = BatchedEngine(TASKS[torch.float32], chunk=2, lockers={c: Locker() for c in (1, 2, 4)})
+    visits = {c: Visit(np.arange(8 if c == 5 else 5), 0) for c in range(6)}
+    orders = [Order(0, c, {}, torch.empty(0), Merged(), None, Train(), 0) for c in visits]
+    chunks = engine._chunks(orders, Plan(0, visits))
+    assert [[order.client for order in chunk] for chunk in chunks] == [[5, 1], [2, 4], [0, 3]]
 
 
 def _form(module: nn.Module) -> Layout:

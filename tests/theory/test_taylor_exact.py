@@ -50,6 +50,9 @@ class Separable:
         squares = batch.weight @ self.slopes(params, batch).square()
         return torch.cat([squares[span] for span in spans])
 
+    def gradient_moments(self, *asked):
+        return self.loss_gradient(*asked), self.squared_gradients(*asked)
+
     def augment(self, x, generator):
         return x
 

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chronofed.surrogate import Pool, Quadratic, Surrogate
+from chronofed.surrogate import Pool, Quadratic, Surrogate, equal_weights
 from chronofed.types import Batch, Samples
 
 
@@ -45,6 +45,30 @@ def test_unequal_weights_are_met_on_average():
 def test_a_batch_weighs_what_the_pool_weighs():
     assert float(next(pool(0.2, 0.2).batches(1, generator())).weight.sum()) == 0.4
     assert float(next(pool(0.1, 0.3).batches(5, generator())).weight.sum()) == 0.4
+
+
+def test_equal_weights_need_not_be_given():
+    given, plain = Pool(samples(4), equal_weights(4, 0.6), even=0.6), Pool(samples(4), even=0.6)
+    assert plain.weight.tolist() == given.weight.tolist() == [0.15] * 4
+    assert plain.weight.dtype == torch.float64
+    assert len(Pool([samples(4), samples(3)], even=1.0)) == 7
+    ours, theirs = (p.draws(3, generator(1)) for p in (plain, given))
+    for _ in range(5):
+        torch.testing.assert_close(next(ours), next(theirs), rtol=0, atol=0)
+
+
+def test_mini_batches_of_equal_size_and_weight_share_their_weights():
+    first, second = (Surrogate().pool(samples(n)).draws(2, generator(n)) for n in (4, 9))
+    assert next(first)[1] is next(second)[1]
+    assert next(Surrogate(0.5).pool(samples(4)).draws(2, generator()))[1].tolist() == [0.25, 0.25]
+
+
+def test_weights_that_are_shared_can_be_trained_with_wherever_they_were_made():
+    with torch.inference_mode():
+        weight = equal_weights(3, 0.123)
+    x = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(x @ weight, x)
+    assert gradient.tolist() == weight.tolist()
 
 
 def test_present_and_past_are_joined_with_their_weights():

@@ -315,6 +315,25 @@ def test_what_travels_does_not_grow_with_what_is_kept():
     assert down(5) == down(40) == 5 * 8 + 2 * 3 * 8 + 2 * 3 * 8  # model, vectors, spans
 
 
+def test_orders_that_differ_are_counted_each_as_it_is():
+    past = Taylor().recall(keepsakes(5), Merged(), Moment(99, None, 10))
+    servers = {"params": normal(5)}, {"params": normal(7)}
+    orders = [
+        Order(0, client, server, torch.empty(buffers), Merged(), some, None, 0)
+        for client, (server, buffers, some) in enumerate(
+            [
+                (servers[0], 0, None),
+                (servers[0], 0, past),
+                (servers[1], 3, None),
+                (servers[1], 0, None),
+            ]
+        )
+    ]
+    alone = [Traffic().after([order], []).down for order in orders]
+    assert alone == [40, 136, 56 + 12, 56]
+    assert Traffic(1, 2).after(orders + orders, []) == Traffic(1 + 2 * sum(alone), 2)
+
+
 # In the loop
 
 

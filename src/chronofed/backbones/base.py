@@ -95,6 +95,7 @@ class Backbone(Kind, kw_only=True):
         """Turn a stochastic gradient into the direction of one local step; may work in place."""
         return grad
 
+    @stacked
     def finish(
         self,
         params: Vector,

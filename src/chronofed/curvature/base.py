@@ -5,7 +5,7 @@ from abc import abstractmethod
 from torch import Generator
 
 from chronofed.config import Kind
-from chronofed.types import Objective, Samples, Spans, Vector
+from chronofed.types import Batch, Objective, Samples, Spans, Vector
 
 
 class Curvature(Kind):
@@ -32,3 +32,15 @@ class Curvature(Kind):
         Returns:
             One number for each parameter in ``spans``, one span after the other.
         """
+
+    def expansion(
+        self,
+        objective: Objective,
+        params: Vector,
+        samples: Samples,
+        spans: Spans,
+        generator: Generator,
+    ) -> tuple[Vector, Vector]:
+        """The gradient and :meth:`diagonal`; together they may be cheaper."""
+        gradient = objective.loss_gradient(params, Batch.mean(samples), spans)
+        return gradient, self.diagonal(objective, params, samples, spans, generator)

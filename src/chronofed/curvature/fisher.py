@@ -29,6 +29,19 @@ class Fisher(Curvature, tag="fisher"):
         """Mean over samples of their own squared gradients."""
         return objective.squared_gradients(params, Batch.mean(samples), spans)
 
+    def expansion(
+        self,
+        objective: Objective,
+        params: Vector,
+        samples: Samples,
+        spans: Spans,
+        generator: Generator,
+    ) -> tuple[Vector, Vector]:
+        """Both from the same gradients of single samples."""
+        if type(self).diagonal is not Fisher.diagonal:  # a subclass has its own
+            return super().expansion(objective, params, samples, spans, generator)
+        return objective.gradient_moments(params, Batch.mean(samples), spans)
+
 
 class SquaredGradient(Curvature, tag="squared-gradient"):
     r"""The square of the mean gradient, which the paper's text calls Fisher information.
@@ -49,3 +62,17 @@ class SquaredGradient(Curvature, tag="squared-gradient"):
     ) -> Vector:
         """Square of the gradient of the mean loss."""
         return objective.loss_gradient(params, Batch.mean(samples), spans).square_()
+
+    def expansion(
+        self,
+        objective: Objective,
+        params: Vector,
+        samples: Samples,
+        spans: Spans,
+        generator: Generator,
+    ) -> tuple[Vector, Vector]:
+        """The gradient and its square."""
+        if type(self).diagonal is not SquaredGradient.diagonal:  # a subclass has its own
+            return super().expansion(objective, params, samples, spans, generator)
+        gradient = objective.loss_gradient(params, Batch.mean(samples), spans)
+        return gradient, gradient.square()

@@ -150,9 +150,12 @@ class BatchedEngine:
         return self._pool
 
     def _chunks(self, orders: list[Order], plan: Plan) -> Iterator[list[Order]]:
-        """Clients with about as much data together, those with most first, in chunks of equal length."""
+        """Clients with about as much data together, those with most first, in chunks of equal length.
+
+        Newcomers have nothing to replay, and so smaller last mini-batches than others: they come last.
+        """
         sizes = {order.client: len(plan.visits[order.client].indices) for order in orders}
-        orders = sorted(orders, key=lambda order: -sizes[order.client])
+        orders = sorted(orders, key=lambda o: (-sizes[o.client], o.client not in self.lockers))
         form = self._desk().kernel.form
         most = self.chunk or chunk_size(form, orders[0].train, max(sizes.values()))
         shares = 1 if self.chunk or len(orders) < FEW else 2 if len(orders) < 3 * FEW else 4

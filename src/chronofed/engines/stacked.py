@@ -103,13 +103,10 @@ class Feed:
 
     def together(self, drawn: list[list[Draw]]) -> Course:
         """All steps at once, of clients that draw as many samples in each."""
-        rows, weight = (
-            torch.stack([torch.cat([draw[part] for draw in mine]) for mine in drawn])
-            for part in (0, 1)
-        )
+        rows = torch.cat([pick for mine in drawn for pick, _ in mine]).view(len(drawn), -1)
         rows += self._first
-        y, weight = self._y[rows].unsqueeze(2), weight.to(self._kernel.form.dtype).unsqueeze(2)
-        return Course(self._x, rows, y, weight, [len(pick) for pick, _ in drawn[0]])
+        y, weight = self._y[rows].unsqueeze(2), _weights(drawn).to(self._kernel.form.dtype)
+        return Course(self._x, rows, y, weight.unsqueeze(2), [len(pick) for pick, _ in drawn[0]])
 
     def _padded(self, drawn: list[list[Draw]]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """The same for clients that draw differently, step by step."""
@@ -136,6 +133,14 @@ def _alike(drawn: list[list[Draw]]) -> bool:
     """Whether all clients take as many steps, with as many samples in each."""
     sizes = [[len(pick) for pick, _ in mine] for mine in drawn]
     return all(own == sizes[0] for own in sizes)
+
+
+def _weights(drawn: list[list[Draw]]) -> Tensor:
+    """All weights of clients that draw alike, ``(clients, total)``; equal ones are often the same tensors."""
+    first, *others = ([weight for _, weight in mine] for mine in drawn)
+    if all(one is same for mine in others for one, same in zip(mine, first, strict=True)):
+        return torch.cat(first).expand(len(drawn), -1)
+    return torch.cat([weight for mine in (first, *others) for weight in mine]).view(len(drawn), -1)
 
 
 def _below(rows: list[Tensor]) -> Tensor:
@@ -271,7 +276,11 @@ def _train_alike(
         params = stack.descend(server["params"], direction)
     if all(works_stacked(part.finish) for part in parts(backbone)):
         upload, after = backbone.finish(params, server, state, local)
-        return params, [Trained(_row(upload, i), _row(after, i), w) for i, w in enumerate(params)]
+        sent = own(upload, params)  # for this round only: so rows of it will do
+        return params, [
+            Trained({n: t[i] for n, t in sent.items()}, _row(after, i), w)
+            for i, w in enumerate(params)
+        ]
     both = zip(trainees, params, strict=True)
     return params, [_finished(backbone, server, one, w) for one, w in both]
 

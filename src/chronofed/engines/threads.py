@@ -21,7 +21,14 @@ from chronofed.types import Objective, Task
 
 # What takes long: the moments at which a client may be paused are those before it.
 STEPS = frozenset(
-    {"gradient", "loss_gradient", "squared_gradients", "hessian_product", "input_gradient"}
+    {
+        "gradient",
+        "loss_gradient",
+        "squared_gradients",
+        "gradient_moments",
+        "hessian_product",
+        "input_gradient",
+    }
 )
 
 

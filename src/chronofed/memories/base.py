@@ -81,7 +81,7 @@ class Memory(Kind):
 
         Args:
             objective: For ``(clients, d)`` and batches ``(clients, n, ...)``; it has ``names``,
-                ``loss_gradient`` and ``squared_gradients`` only.
+                ``loss_gradient``, ``squared_gradients`` and ``gradient_moments`` only.
             params: Every client's, ``(clients, d)``; only until the end of the call.
             samples: Of every client.
             generators: Of every client; left as :meth:`observe` would leave them.

@@ -17,7 +17,7 @@ from chronofed.memories.base import Home, Keepsake, Memory, Moment
 from chronofed.memories.selection import uniform
 from chronofed.stacking import stacked, works_stacked
 from chronofed.surrogate import Quadratic, Surrogate
-from chronofed.types import Batch, Objective, Record, Samples, Spans, Vector
+from chronofed.types import Objective, Record, Samples, Spans, Vector
 from chronofed.weights import RoundWeights, Timeline
 
 NOBODY = -1  # client and data set of a merged round
@@ -136,8 +136,7 @@ class Taylor(Memory, tag="taylor"):
     ) -> Record:
         """Of one client, or of many: then ``linear`` and ``diagonal`` have a row for each."""
         spans = tuple(span for span, _ in chosen)
-        gradient = objective.loss_gradient(params, Batch.mean(samples), spans)
-        diagonal = self.curvature.diagonal(objective, params, samples, spans, generator)
+        gradient, diagonal = self.curvature.expansion(objective, params, samples, spans, generator)
         return {
             "linear": gradient - diagonal * take(params, spans),
             "diagonal": diagonal,

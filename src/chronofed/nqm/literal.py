@@ -273,6 +273,11 @@ class Parabola:
         total = batch.weight @ single.square()
         return torch.cat([total[span] for span in spans])
 
+    def gradient_moments(self, params: Vector, batch: Batch, spans: Spans) -> tuple[Vector, Vector]:
+        """Both."""
+        asked = params, batch, spans
+        return self.loss_gradient(*asked), self.squared_gradients(*asked)
+
     def hessian_product(self, params: Vector, batch: Batch, spans: Spans, v: Vector) -> Vector:
         """The rows and columns of *A* in ``spans``, times ``v``."""
         whole = torch.zeros_like(params)

@@ -14,8 +14,7 @@ class BatchedObjective:
     """Gradients of single samples, for ``(clients, d)`` parameters and batches ``(clients, n, ...)``.
 
     It says of every client what :class:`~chronofed.tasks.objective.TorchObjective` says of one, for spans of
-    whole weights and biases. For one observation: parameters and samples must not change meanwhile, because
-    gradients and their squares come from the same pass.
+    whole weights and biases.
 
     Attributes:
         names: The slice of the flat vector that each named parameter occupies.
@@ -24,27 +23,20 @@ class BatchedObjective:
     def __init__(self, kernel: BatchedMlp, names: Mapping[str, slice]) -> None:
         self.names = names
         self._kernel = kernel
-        self._asked: tuple[int, int, Spans] | None = None
-        self._held: tuple[Tensor, Tensor] | None = None
-        self._sums: tuple[Tensor, Tensor] = torch.empty(0), torch.empty(0)
 
     def loss_gradient(self, params: Tensor, batch: Batch, spans: Spans) -> Tensor:
         """Gradient of the weighted loss, of the parameters in ``spans``."""
-        return self._both(params, batch, spans)[0].clone()
+        return self.gradient_moments(params, batch, spans)[0]
 
     def squared_gradients(self, params: Tensor, batch: Batch, spans: Spans) -> Tensor:
         """Weighted sum of the squared gradients of the single samples."""
-        return self._both(params, batch, spans)[1].clone()
+        return self.gradient_moments(params, batch, spans)[1]
 
-    def _both(self, params: Tensor, batch: Batch, spans: Spans) -> tuple[Tensor, Tensor]:
-        """Sums of gradients and of their squares, which a memory asks for one after the other."""
-        asked = id(params), id(batch.x), spans
-        if asked != self._asked:
-            self._held = params, batch.x  # no other tensor can have their identities
-            chunks = [self._pass(params, part, spans) for part in self._chunks(batch)]
-            first, second = (sum(parts[1:], start=parts[0]) for parts in zip(*chunks, strict=True))
-            self._asked, self._sums = asked, (first, second)
-        return self._sums
+    def gradient_moments(self, params: Tensor, batch: Batch, spans: Spans) -> tuple[Tensor, Tensor]:
+        """Both, from the same pass."""
+        chunks = [self._pass(params, part, spans) for part in self._chunks(batch)]
+        first, second = (sum(parts[1:], start=parts[0]) for parts in zip(*chunks, strict=True))
+        return first, second
 
     def _pass(self, params: Tensor, batch: Batch, spans: Spans) -> tuple[Tensor, Tensor]:
         r"""The sums over a batch.

@@ -251,8 +251,12 @@ def _conv(inputs: int, outputs: int, kernel: int, stride: int, norm: Norm) -> nn
 
 
 def _normed(x: Tensor, conv: nn.Module, norm: nn.Module) -> Tensor:
-    """A convolution and what follows it; in use, BatchNorm is folded into the convolution's weights."""
-    if not isinstance(norm, nn.BatchNorm2d) or norm.training or not isinstance(conv, nn.Conv2d):
+    """A convolution and what follows it; in use, BatchNorm is folded into the convolution's weights.
+
+    Not where somebody listens (a forward hook): then both are called.
+    """
+    apart = norm.training or conv._forward_hooks or norm._forward_hooks
+    if apart or not isinstance(norm, nn.BatchNorm2d) or not isinstance(conv, nn.Conv2d):
         out: Tensor = norm(conv(x))
         return out
     mean, variance = norm.running_mean, norm.running_var

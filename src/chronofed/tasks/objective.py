@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Generator, Tensor, inference_mode, nn, no_grad
-from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from chronofed.errors import SpecError
 from chronofed.flat import Flat, take
 from chronofed.tasks.models import Classifier, ResNet, Scale
+from chronofed.tasks.moments import known, moments, twin
 from chronofed.types import Batch, Samples, Spans, Vector
 
 CHUNK = 256  # samples of one pass: bounds memory
@@ -96,7 +96,7 @@ class TorchObjective:
     def loss_gradient(self, params: Vector, batch: Batch, spans: Spans) -> Vector:
         """Gradient of the weighted loss as in use, of the parameters in ``spans``."""
         if self._only_last(spans):
-            return self._last_layer(params, batch, spans, power=1)
+            return self._last_layer(params, batch, spans, powers=(1,))[0]
         total = torch.zeros_like(take(params, spans))
         for part in _chunks(batch):
             value, chosen = self._loss(params, spans, part)
@@ -105,28 +105,25 @@ class TorchObjective:
 
     def squared_gradients(self, params: Vector, batch: Batch, spans: Spans) -> Vector:
         """Weighted sum of the squared gradients of the single samples, as in use."""
+        return self.gradient_moments(params, batch, spans)[1]
+
+    def gradient_moments(self, params: Vector, batch: Batch, spans: Spans) -> tuple[Vector, Vector]:
+        """Weighted sums of the gradients of the single samples and of their squares, as in use."""
         if self._only_last(spans):
-            return self._last_layer(params, batch, spans, power=2)
+            first, second = self._last_layer(params, batch, spans, powers=(1, 2))
+            return first, second
         self._in_use(params)
-        fixed = {n: p.detach() for n, p in self.flat.module.named_parameters()}
-        fixed |= {n: b.detach() for n, b in self.flat.module.named_buffers()}
-        chosen = {n: fixed.pop(n) for n in self._chosen(spans)}
-
-        def loss(chosen: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            logits = functional_call(self.flat.module, fixed | chosen, (x[None],))
-            return functional.cross_entropy(logits, y[None])
-
-        each = vmap(grad(loss), in_dims=(None, 0, 0))
-        total = torch.zeros_like(take(params, spans))
-        at_once = max(1, min(CHUNK, NUMBERS_AT_ONCE // len(total)))
-        for x, y, weight in zip(
-            *(torch.split(t, at_once) for t in (batch.x, batch.y, batch.weight)),
-            strict=True,
-        ):
-            gradients = each(chosen, self.encode(x), y.to(self.device))
-            rows = torch.cat([g.flatten(1) for g in gradients.values()], dim=1)  # (n, m)
-            total.add_(weight.to(rows) @ rows.square_())
-        return total
+        names, quick = self._chosen(spans), known(self.flat.module)
+        numbers = sum(self.names[name].stop - self.names[name].start for name in names)
+        most = CHUNK if quick else max(1, min(CHUNK, NUMBERS_AT_ONCE // max(1, numbers)))
+        sums = params.new_zeros(2, numbers)
+        for part in _chunks(batch, most):
+            x = self._placed(part.x) if quick else self.encode(part.x)
+            placed = Batch(x, part.y.to(self.device), part.weight)
+            found = (moments if quick else twin)(self.flat.module, names, placed)
+            for total, one in zip(sums, zip(*found, strict=True), strict=True):
+                total.add_(torch.cat([part.reshape(-1) for part in one]))
+        return sums[0], sums[1]
 
     def hessian_product(self, params: Vector, batch: Batch, spans: Spans, v: Vector) -> Vector:
         """Hessian of the weighted loss in ``spans``, times ``v``, as in use."""
@@ -207,8 +204,10 @@ class TorchObjective:
         ours = type(self.flat.module) in (Classifier, ResNet)
         return ours and all(name.startswith("fc.") for name in self._chosen(spans))
 
-    def _last_layer(self, params: Vector, batch: Batch, spans: Spans, power: int) -> Vector:
-        r"""Weighted sum of single samples' gradients, or of their squares, in the last layer.
+    def _last_layer(
+        self, params: Vector, batch: Batch, spans: Spans, powers: tuple[int, ...]
+    ) -> list[Vector]:
+        r"""Weighted sums of powers of the single samples' gradients in the last layer.
 
         With what the layer sees :math:`h_j` and the gradient in what it says
         :math:`s_j = \mathrm{softmax} - e_{y_j}`, the gradient in the weights is :math:`s_j h_j^\top`, and
@@ -217,17 +216,20 @@ class TorchObjective:
         self._in_use(params)
         module = self.flat.module
         assert isinstance(module, Classifier | ResNet)
-        fc = module.fc
-        parts = {"fc.weight": torch.zeros_like(fc.weight), "fc.bias": torch.zeros_like(fc.bias)}
+        shapes = {"fc.weight": module.fc.weight, "fc.bias": module.fc.bias}
+        sums = [{n: torch.zeros_like(p) for n, p in shapes.items()} for _ in powers]
         for part in _chunks(batch):
             with no_grad():
                 seen = module.seen(self._placed(part.x))
-                signal = fc(seen).softmax(1)
+                signal = module.fc(seen).softmax(1)
                 signal[torch.arange(len(seen)), part.y.to(self.device)] -= 1
                 weight = part.weight.to(seen)
-                parts["fc.weight"] += (signal.pow(power) * weight[:, None]).T @ seen.pow(power)
-                parts["fc.bias"] += weight @ signal.pow(power)
-        return torch.cat([parts[name].detach().reshape(-1) for name in self._chosen(spans)])
+                for power, total in zip(powers, sums, strict=True):
+                    said = signal.pow(power)
+                    total["fc.weight"] += (said * weight[:, None]).T @ seen.pow(power)
+                    total["fc.bias"] += weight @ said
+        names = self._chosen(spans)
+        return [torch.cat([total[n].detach().reshape(-1) for n in names]) for total in sums]
 
     def _chosen(self, spans: Spans) -> list[str]:
         """Names of the parameters that lie in ``spans``."""
@@ -244,6 +246,6 @@ def _flat_gradient(value: Tensor, chosen: list[Tensor]) -> Vector:
     return torch.cat([part.reshape(-1) for part in parts])
 
 
-def _chunks(batch: Batch) -> Iterator[Batch]:
-    parts = (torch.split(t, CHUNK) for t in (batch.x, batch.y, batch.weight))
+def _chunks(batch: Batch, most: int = CHUNK) -> Iterator[Batch]:
+    parts = (torch.split(t, most) for t in (batch.x, batch.y, batch.weight))
     return (Batch(*part) for part in zip(*parts, strict=True))
