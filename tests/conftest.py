@@ -1,6 +1,7 @@
 """A small world that every test can train in: 4 clients, 6 subsets each, 3 classes in 5 dimensions."""
 
 import signal
+from importlib.util import find_spec
 
 import pytest
 
@@ -19,6 +20,12 @@ from world import blobs
 
 # A shell that starts a program in the background may have it ignore Ctrl-C, which some tests press.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+if find_spec("hypothesis"):  # which the environment of Flower's tests does without
+    from hypothesis import settings
+
+    settings.register_profile("chronofed", deadline=None)  # no test is about time
+    settings.load_profile("chronofed")
 
 
 @pytest.fixture(scope="session")

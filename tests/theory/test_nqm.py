@@ -59,7 +59,7 @@ def test_literal_run_equals_reduction_over_a_hundred_rounds(algorithm):
     assert relative(literal, descend(model, algorithm, [0.3], World(model, 1).path())[0, 0]) < 1e-12
 
 
-@examples(max_examples=25, deadline=None)
+@examples(max_examples=25)
 @given(
     n=st.integers(1, 5),
     clients=st.integers(1, 4),

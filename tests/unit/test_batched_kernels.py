@@ -46,7 +46,7 @@ def kernel_of(objective) -> BatchedMlp:
     return BatchedMlp(form, Workspace())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(problems())
 def test_gradients_are_those_of_autograd(problem):
     objective, params, batch = problem
@@ -54,7 +54,7 @@ def test_gradients_are_those_of_autograd(problem):
     torch.testing.assert_close(got, twin(objective, params, batch), rtol=1e-10, atol=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(problems(), st.sampled_from([0.0, 0.3]))
 def test_a_fused_step_goes_along_the_gradient(problem, decay):
     objective, params, batch = problem
@@ -63,7 +63,7 @@ def test_a_fused_step_goes_along_the_gradient(problem, decay):
     torch.testing.assert_close(params, want, rtol=1e-10, atol=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(problems())
 def test_one_point_may_stand_for_all_clients(problem):
     objective, params, batch = problem
@@ -72,7 +72,7 @@ def test_one_point_may_stand_for_all_clients(problem):
     torch.testing.assert_close(got, twin(objective, point, batch), rtol=1e-10, atol=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(problems(), min_size=2, max_size=4))
 def test_memory_that_is_used_again_leaves_no_trace(several):
     space = Workspace()

@@ -157,7 +157,7 @@ shapes = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 
 
 @given(st.dictionaries(names, st.tuples(st.sampled_from(list(safefile.CODES)), shapes)))
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_streams_are_what_safetensors_writes(about):
     tensors = {name: torch.ones(shape).to(dtype) for name, (dtype, shape) in about.items()}
     tensors.pop("__metadata__", None)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
@@ -99,7 +99,6 @@ def flat() -> TorchObjective:
     return objective
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=3).filter(any), st.integers(1, 60))
 def test_classes_have_exact_quotas_in_proportion(counts, size):
     data = blobs(tuple(counts))

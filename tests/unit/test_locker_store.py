@@ -99,7 +99,7 @@ class Pair:
 
 @pytest.mark.parametrize("budget", [0, SIZE, 3 * SIZE - 1, None])
 @given(steps=st.lists(STEPS, max_size=30))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_against_a_dictionary(budget, steps, tmp_path_factory):
     folder = tmp_path_factory.mktemp("spilled")
     pair = Pair(budget, folder)

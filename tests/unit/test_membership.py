@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chronofed.config import kind_of
@@ -83,7 +83,6 @@ def test_schedule_by_hand():
     ),
     round_=st.integers(0, 20),
 )
-@settings(deadline=None)
 def test_schedule_against_its_definition(spans, round_):
     spans = tuple((i, a, b if b == NEVER else a + b) for i, a, b in spans)
     own = {i: [(a, b) for j, a, b in spans if j == i] for i in range(4)}

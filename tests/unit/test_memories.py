@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -255,7 +255,6 @@ def test_with_more_data_sets_than_the_limit_the_latest_keep_one_each():
     assert [(k.key, len(k.record["y"])) for k in kept] == [(2, 1), (3, 1), (4, 1)]
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(1, 12), min_size=1, max_size=12), st.integers(1, 10), st.integers(1, 30)
 )

@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chronofed.errors import SpecError
@@ -138,7 +138,6 @@ def test_filling_up_by_shares_would_be_another_law():
     prior=st.sampled_from(["shares", "symmetric"]),
     seed=st.integers(0, 99),
 )
-@settings(deadline=None)
 def test_parts_are_disjoint_full_and_repeatable(sizes, parts, alpha, prior, seed):
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)) * 3, sizes))
     size = len(labels) // parts

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chronofed.memories.selection import admitted, balanced, herding, turns, uniform
@@ -35,7 +35,6 @@ def herding_by_hand(phi: list[list[float]], m: int) -> list[int]:
     return chosen
 
 
-@settings(deadline=None)
 @given(st.integers(1, 25), st.integers(1, 30), st.integers(0, 10**6))
 def test_herding_equals_brute_force(n, size, seed):
     phi = features(n, seed)
@@ -80,7 +79,6 @@ EVERY = {
 
 
 @pytest.mark.parametrize("select", EVERY.values(), ids=EVERY)
-@settings(deadline=None)
 @given(SOME_LABELS, SIZES)
 def test_exactly_as_many_as_asked_for_and_none_twice(select, labels, size):
     pick = select(labels, size).tolist()
@@ -89,14 +87,12 @@ def test_exactly_as_many_as_asked_for_and_none_twice(select, labels, size):
 
 
 @pytest.mark.parametrize("select", [EVERY["uniform"], EVERY["herding"]], ids=["uniform", "herding"])
-@settings(deadline=None)
 @given(SOME_LABELS, SIZES)
 def test_the_beginning_of_a_selection_is_a_smaller_selection(select, labels, size):
     whole = select(labels, len(labels))
     assert select(labels, size).tolist() == whole[:size].tolist()
 
 
-@settings(deadline=None)
 @given(SOME_LABELS, SIZES)
 def test_balanced_is_as_equal_as_can_be_however_early_one_stops(labels, size):
     pick, have = balanced(labels, size, generator()), labels.bincount(minlength=5)
@@ -113,7 +109,6 @@ def test_balanced_draws_at_random_within_a_class():
     assert (counts / 3000 - torch.tensor([0.25] * 4 + [0.5] * 2)).abs().max() < 0.03
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=6).filter(any), SIZES)
 def test_quotas_in_proportion_are_the_nearest(counts, size):
     """No other whole numbers with the same sum are nearer to the exact shares (in Sainte-Laguë's sense)."""

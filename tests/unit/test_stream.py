@@ -46,7 +46,7 @@ def _picture(plan):
 
 @pytest.mark.parametrize("build", STREAMS.values(), ids=STREAMS)
 @given(rounds=st.permutations(range(8)))
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 def test_any_round_in_any_order(build, rounds):
     straight = Scenario(build(), Everyone(), cohort=2)
     expected = [_picture(straight.at(t)) for t in range(8)]
@@ -90,7 +90,6 @@ def test_the_seed_changes_the_draws():
 @given(
     size=st.integers(1, 20), step=st.integers(1, 25), extra=st.integers(0, 30), t=st.integers(0, 99)
 )
-@settings(deadline=None)
 def test_window_overlap_is_exact_and_wraps_around(size, step, extra, t):
     length = size + step + extra
     track = np.random.default_rng(0).permutation(1000)[:length]
@@ -169,7 +168,6 @@ def test_one_shot_on_a_lasting_stream_ends():
     rounds_per_period=st.integers(1, 3),
     window=st.integers(1, 5),
 )
-@settings(deadline=None)
 def test_periods_show_exactly_the_rows_of_the_window(rows, rounds_per_period, window):
     client, period = np.array(rows, dtype=np.int64).reshape(-1, 2).T
     stream = Periods(client, period, 3, 4, rounds_per_period, window)
