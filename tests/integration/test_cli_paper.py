@@ -119,6 +119,16 @@ def test_run_and_report(call, tmp_path):
     ]
 
 
+def test_a_recipe_may_want_other_seeds(call, tmp_path):
+    (tmp_path / "one.toml").write_text(MINI.replace("hours = 0.01", "hours = 0.01\nseeds = [7]"))
+    code, out, _ = call("run", "one.toml", "--json", "--jobs", 1)
+    assert (code, json.loads(out)[0]["missing"]) == (0, 0)
+    assert call("report", "one.toml", "-o", "out")[0] == 0
+    assert "3 runs of up to 6 rounds, seeds 7," in (tmp_path / "out/one.md").read_text()
+    assert json.loads(call("run", "one.toml", "--seeds", "7", "--json")[1]) == json.loads(out)
+    assert json.loads(call("list", "--json")[1])[6]["runs"] == "25"  # five sizes, five seeds
+
+
 def test_a_cell_that_fails_is_reported_and_stops_nothing(call, tmp_path):
     wild = MINI.replace("[columns.stateful", "[rows.Wild.train]\nlr = 1e30\n[columns.stateful")
     (tmp_path / "wild.toml").write_text(wild)

@@ -40,22 +40,27 @@ def _names(options: Namespace) -> list[str]:
 
 
 def _list(options: Namespace, recipes: Sequence[tuple[str, Recipe]]) -> int:
-    seeds = seeds_of(options.seeds)
-    rows = [[name, recipe.title, *_costs(recipe, seeds)] for name, recipe in recipes]
+    rows = [[name, recipe.title, *_costs(recipe, options)] for name, recipe in recipes]
     if options.json:
         heads = ["name", "title", "runs", "cpu", "paper"]
         emit_json([dict(zip(heads, row, strict=True)) for row in rows])
         return 0
-    title = f"Tables and figures of the paper; costs for {len(seeds)} seeds on 2 cores"
+    title = "Tables and figures of the paper, and their costs on 2 cores"
     heads = ["name", "what", "runs", "cpu scale", "paper scale"]
     emit(TextTable(title, heads, rows, words=2).terminal())
     return 0
 
 
-def _costs(recipe: Recipe, seeds: Sequence[int]) -> list[str]:
-    runs = "-" if _instant(recipe) else str(len(list(recipe.cells("cpu", seeds))))
-    hours = [recipe.scale(scale).hours * len(seeds) / 3 for scale in ("cpu", "paper")]
+def _costs(recipe: Recipe, options: Namespace) -> list[str]:
+    seeds = {scale: _seeds(recipe, scale, options) for scale in ("cpu", "paper")}
+    runs = "-" if _instant(recipe) else str(len(list(recipe.cells("cpu", seeds["cpu"]))))
+    hours = [recipe.scale(scale).hours * len(some) / 3 for scale, some in seeds.items()]
     return [runs, *map(_duration, hours)]
+
+
+def _seeds(recipe: Recipe, scale: str, options: Namespace) -> Sequence[int]:
+    """Those that are asked for, or the recipe's own."""
+    return recipe.scale(scale).seeds if options.seeds is None else seeds_of(options.seeds)
 
 
 def _duration(hours: float) -> str:
@@ -70,7 +75,7 @@ def _instant(recipe: Recipe) -> bool:
 
 
 def _run(options: Namespace, recipes: Sequence[tuple[str, Recipe]]) -> int:
-    seeds, jobs = seeds_of(options.seeds), options.jobs or usable_cores()
+    jobs = options.jobs or usable_cores()
     if jobs < 1:
         raise SpecError(f"--jobs: expected a number >= 1, not {jobs}")
     study = Study(options.runs, options.data)
@@ -78,13 +83,13 @@ def _run(options: Namespace, recipes: Sequence[tuple[str, Recipe]]) -> int:
     cells = [
         replace(cell, experiment=msgspec.structs.replace(cell.experiment, device=options.device))
         for _, recipe in trained
-        for cell in recipe.cells(options.scale, seeds)
+        for cell in recipe.cells(options.scale, _seeds(recipe, options.scale, options))
     ]
     outcome = _carry_out(study, cells, jobs, options.quiet or options.json)
     for name, recipe in recipes:
         if isinstance(recipe.view, CommandView):
             _call(name, recipe.view, recipe, options.runs)
-    found = [(name, Results(recipe, study, options.scale, seeds)) for name, recipe in recipes]
+    found = [(name, _results(recipe, study, options)) for name, recipe in recipes]
     _show(found, options)
     for name, reason in {cell.experiment.name: why for cell, why in outcome.refused}.items():
         note(f"refused: {name}: {reason}")
@@ -93,6 +98,10 @@ def _run(options: Namespace, recipes: Sequence[tuple[str, Recipe]]) -> int:
     if outcome.failed:
         note("the same command tries again what failed, and nothing else")
     return 1 if outcome.failed else 0
+
+
+def _results(recipe: Recipe, study: Study, options: Namespace) -> Results:
+    return Results(recipe, study, options.scale, _seeds(recipe, options.scale, options))
 
 
 def _carry_out(study: Study, cells: Sequence[Cell], jobs: int, quiet: bool) -> Outcome:
@@ -163,12 +172,12 @@ def _plain(name: str, results: Results) -> dict[str, object]:
 
 def _report(options: Namespace, recipes: Sequence[tuple[str, Recipe]]) -> int:
     """Write files from records alone."""
-    seeds, study = seeds_of(options.seeds), Study(options.runs)
+    study = Study(options.runs)
     folder = options.output or options.runs / "report"
     check_drawing(folder)
     written, claims = [], list[Finding]()
     for name, recipe in recipes:
-        results = Results(recipe, study, options.scale, seeds)
+        results = _results(recipe, study, options)
         if isinstance(recipe.view, CommandView):
             done = _copy(name, recipe, options.runs, folder)
         elif done := bool(results.runs) or _instant(recipe):

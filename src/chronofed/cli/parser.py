@@ -295,7 +295,7 @@ def _add_paper(commands: _Commands) -> None:
         "--scale", default="cpu", help="cpu (smaller, default) or paper (to the letter)"
     )
     paper.add_argument(
-        "--seeds", default="0,1,2", metavar="LIST", help="seeds of every run (default 0,1,2)"
+        "--seeds", metavar="LIST", help="seeds of every run (default: the recipe's, mostly 0,1,2)"
     )
     paper.add_argument(
         "--jobs", type=int, metavar="N", help="runs side by side (default: one for each core)"

@@ -40,7 +40,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from chronofed.config import Config, Count, NonNegative
+from chronofed.config import Config, Count, Natural, NonNegative
 from chronofed.errors import SpecError
 from chronofed.experiments.claims import Claim
 from chronofed.experiments.reader import read
@@ -58,6 +58,7 @@ class Scale(Config):
 
     Attributes:
         hours: What it takes on two cores with three seeds, about.
+        seeds: Of every run, where none are asked for: more where three do not resolve what is claimed.
         change: What differs from the recipe's base.
         rows: What differs in single rows beyond that, such as a learning rate that was tuned.
         columns: The same for single columns, which comes after rows.
@@ -65,6 +66,7 @@ class Scale(Config):
     """
 
     hours: NonNegative
+    seeds: tuple[Natural, ...] = (0, 1, 2)
     change: dict[str, Any] = msgspec.field(default_factory=dict)
     rows: dict[str, Any] = msgspec.field(default_factory=dict)
     columns: dict[str, Any] = msgspec.field(default_factory=dict)
