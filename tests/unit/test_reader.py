@@ -113,7 +113,7 @@ def test_reads_a_backbone_in_a_backbone():
             "[data]\nkind = 'imagse'",
             r"^data.kind: unknown value 'imagse'; did you mean 'images'\?$",
         ),
-        ("[data]\nname = 'cifar10'", r"^data.kind: missing; choose one of images, table$"),
+        ("[data]\nname = 'cifar10'", r"^data.kind: missing; choose one of images, source, table$"),
         (
             "[data]\nkind = 'images'\nname = 'cifar'",
             r"^data.name: unknown value 'cifar'; did you mean 'cifar10",
