@@ -22,7 +22,11 @@ extensions = [
     "spec_tables",
     "project_tables",
 ]
-exclude_patterns = ["_build", "results/paper/*", "results/tuning/*"]  # the latter are included by a page
+exclude_patterns = [
+    "_build",
+    "results/paper/*",
+    "results/tuning/*",
+]  # the latter are included by a page
 language = "en_GB"
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
