@@ -23,13 +23,15 @@ from chronofed import (
     load_data,
     run,
 )
-from chronofed.engines.choice import choose
+from chronofed.engines.auto import choose
 
 ROUNDS, EARLY, LATE = 1000, slice(100, 200), slice(900, 1000)
 METHODS = {
     "FedAvg": Method(),
     "CFL-Core-Set, at most 600 samples a client": Method(FedAvg(), CoreSet(size=20, limit=600)),
-    "CFL-Regularization, 40 records": Method(FedAvg(), Taylor(), Optimal(drift=1.0, loss=1.0)),
+    "CFL-Regularization, 40 records": Method(
+        FedAvg(), Taylor(), Optimal(time_drift_sq=1.0, information_loss_sq=1.0)
+    ),
 }
 
 

@@ -2,12 +2,12 @@
 
     python benchmarks/flower_rounds.py [--rounds 5] [--models small large]
 
-One SuperLink and three SuperNodes on loopback serve both, in turns (ABAB), so that a busy machine is busy for
-both. The plain app is what one would write with Flower alone: its FedAvg strategy, the model as one flat array,
-a client that loads its data and trains. Both start their app processes by forking (``chronofed flower warm``);
-with ``--cold`` both start them the usual way. Prints for each the median seconds of a round, and of it what is
-beyond training, the ratios of both, and the bytes that go over the loopback interface in a round, which is
-every hop: server, SuperLink, SuperNode, client and back.
+One SuperLink and three SuperNodes on the loopback interface serve both in turns (ABAB), so that other load on
+the machine affects both. The plain app is what one would write with Flower alone: its FedAvg strategy, the
+model as one flat array, and a client that loads its data and trains. Both prefork their app processes
+(``chronofed flower prefork``); with ``--cold`` neither does. For each it prints the median seconds of a round
+and the part beyond training, the ratios of both, and the bytes per round over the loopback interface. The bytes
+include every hop: server, SuperLink, SuperNode, client and back.
 """
 
 import argparse
@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chronofed import Experiment, Mlp, Subsets, Train
+from chronofed.core.seeds import torch_generator
 from chronofed.engines.base import one_thread
 from chronofed.flower.app import new_app
 from chronofed.flower.local import LocalFederation
-from chronofed.local import Local
-from chronofed.metrics.evaluation import Evaluate
-from chronofed.seeds import torch_generator
-from chronofed.surrogate import Surrogate
+from chronofed.methods.local import Local
+from chronofed.methods.surrogate import Surrogate
+from chronofed.training.evaluation import Evaluate
 
 MODELS = {"small": (128,), "large": (3000, 2900)}  # 0.4 MB and 44 MB
 LOOPBACK = Path("/sys/class/net/lo/statistics/tx_bytes")
@@ -34,9 +34,9 @@ LOOPBACK = Path("/sys/class/net/lo/statistics/tx_bytes")
 SERVER = """
 import json, time
 from pathlib import Path
-from chronofed.experiments.spec import load
-from chronofed.flower.grid import GridMail
-from chronofed.flower.server import conduct
+from chronofed.runs.load_spec import load
+from chronofed.flower.transport import GridTransport
+from chronofed.flower.server_app import run_server
 from chronofed.flower.settings import Federation
 from flwr.serverapp import ServerApp
 
@@ -45,8 +45,8 @@ app = ServerApp()
 @app.main()
 def main(grid, context):
     run, times = Path(context.run_config["run"]), []
-    conduct(load(Path(__file__).parent / "spec.toml"), run, GridMail(grid), Federation(quorum=3),
-            watch=lambda progress: times.append(time.time()))
+    run_server(load(Path(__file__).parent / "spec.toml"), run, GridTransport(grid), Federation(quorum=3),
+               on_round=lambda progress: times.append(time.time()))
     (run / "rounds.json").write_text(json.dumps(times))
 """
 
@@ -54,7 +54,7 @@ PLAIN_SERVER = """
 import json, time
 from pathlib import Path
 import numpy as np
-from chronofed.experiments.spec import load
+from chronofed.runs.load_spec import load
 from flwr.app import ArrayRecord
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
@@ -77,10 +77,10 @@ PLAIN_CLIENT = """
 from pathlib import Path
 import torch
 from chronofed.engines.base import one_thread
-from chronofed.experiments.spec import load
-from chronofed.local import Local
-from chronofed.seeds import torch_generator
-from chronofed.surrogate import Surrogate
+from chronofed.runs.load_spec import load
+from chronofed.methods.local import Local
+from chronofed.core.seeds import torch_generator
+from chronofed.methods.surrogate import Surrogate
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -124,13 +124,13 @@ def write_app(folder: Path, spec: Experiment, kind: str) -> None:
 
 @dataclass
 class Found:
-    """What was measured of one contestant: seconds of rounds, and bytes a round of each run."""
+    """Measurements of one contestant: seconds of every round, and bytes per round of every run."""
 
     seconds: list[float] = field(default_factory=list)
     bytes: list[float] = field(default_factory=list)
 
     def run(self, federation: LocalFederation, app: Path, rounds: int) -> None:
-        """Every round but the first counts, in which everything is met for the first time."""
+        """Run once; the first round, in which everything is new, does not count."""
         run = app.parent / f"run-{time.time_ns()}"
         before = int(LOOPBACK.read_text())
         federation.submit(app, f"run={json.dumps(str(run))}").wait()
@@ -140,7 +140,7 @@ class Found:
 
 
 def training(spec: Experiment) -> float:
-    """Seconds that one client trains in a round, here and now, alone and in one thread."""
+    """Return the seconds that one client trains in a round, alone and in one thread."""
     task, scenario, _ = spec.build()
     samples = task.samples(scenario.at(0).visits[0].indices)
     found = []
@@ -178,7 +178,7 @@ def main() -> None:
     given = options.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with LocalFederation(folder / "flower", warm=not given.cold) as federation:
+        with LocalFederation(folder / "flower", prefork=not given.cold) as federation:
             for client in range(3):
                 federation.start_node(client)
             for model in given.models:

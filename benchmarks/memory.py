@@ -29,12 +29,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from chronofed import Classification, CoreSet, Fresh, Method, Mlp, Scenario, Train, load_data, run
-from chronofed.engines import LockerStore, SerialEngine
-from chronofed.records import checkpoint
-from chronofed.scenarios import Everyone, RandomSubset, Visit
-from chronofed.scenarios.stream import Residents
-from chronofed.seeds import numpy_generator
+from chronofed import (
+    Classification,
+    CoreSet,
+    Method,
+    Mlp,
+    Scenario,
+    Stateless,
+    Train,
+    load_data,
+    run,
+)
+from chronofed.clients.cache import StateCache
+from chronofed.core.seeds import numpy_generator
+from chronofed.engines import SerialEngine
+from chronofed.runs import checkpoint
+from chronofed.scenarios import Everyone, SubsetStream, Visit
+from chronofed.scenarios.base import ResidentStream
 
 Found = dict[str, Any]
 
@@ -109,7 +120,7 @@ def measure(chosen: argparse.Namespace) -> Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Registry(Residents):
+class Registry(ResidentStream):
     """Any number of clients, of which nothing is stored: what one holds is drawn when it is asked."""
 
     number: int
@@ -126,13 +137,13 @@ class Registry(Residents):
 
 def registered(task: Classification, clients: int, rounds: int) -> Found:
     """Rounds of clients that keep nothing: drawn from so many, or for 0 new ones every round."""
-    world = Fresh(clients=ACTIVE, subsets=1, registered=10**6).on(task.data, 0)
+    world = Stateless(clients=ACTIVE, subsets=1, registered=10**6).on(task.data, 0)
     name = "new every round, of 1,000,000"
     if clients:
         world = Scenario(Registry(clients, len(task.data.train)), Everyone(), ACTIVE, 0)
         name = f"{ACTIVE} a round, of {clients:,}"
     for last in run(Method(), world, task, rounds=rounds, train=Train(steps=3, batch_size=16)):
-        assert not last.lockers
+        assert not last.client_states
     return {"name": name}
 
 
@@ -141,9 +152,9 @@ def stateful(task: Classification, clients: int, visits: float, budget: int | No
     method, rounds = Method(memory=CoreSet(SIZE)), round(visits * clients / ACTIVE)
     scenario = Scenario(drawn(task, clients), Everyone(), ACTIVE, 0)
     with tempfile.TemporaryDirectory() as folder:
-        store = LockerStore(budget, Path(folder))
-        engine = SerialEngine(task, store)
-        for last in run(  # noqa: B007 - only the last one counts
+        store = StateCache(budget, Path(folder))
+        engine = SerialEngine(task, client_states=store)
+        for last in run(
             method,
             scenario,
             task,
@@ -162,12 +173,12 @@ def stateful(task: Classification, clients: int, visits: float, budget: int | No
         }
 
 
-def drawn(task: Classification, clients: int) -> RandomSubset:
+def drawn(task: Classification, clients: int) -> SubsetStream:
     """Subsets that clients share: there are fewer images than they keep together."""
     rng = numpy_generator(0, "benchmark")
     pool = [np.sort(rng.choice(len(task.data.train), 40, replace=False)) for _ in range(500)]
     picks = rng.integers(len(pool), size=(clients, SUBSETS))
-    return RandomSubset([[pool[p] for p in own] for own in picks.tolist()])
+    return SubsetStream([[pool[p] for p in own] for own in picks.tolist()])
 
 
 if __name__ == "__main__":

@@ -29,12 +29,13 @@ from chronofed import (
     Taylor,
     Train,
 )
-from chronofed.experiments import runner
-from chronofed.experiments.spec import Checkpoint, Images
-from chronofed.metrics.evaluation import Evaluate
-from chronofed.records import RunDirectory
-from chronofed.reports.terminal import Column, cell
-from chronofed.reports.view import Group, RunView, groups
+from chronofed.data.settings import Images
+from chronofed.reports.runs import Group, RunView, groups
+from chronofed.reports.terminal.comparison import cell
+from chronofed.runs import runner
+from chronofed.runs.spec import Checkpoint
+from chronofed.training.evaluation import Evaluate
+from chronofed.training.measure import Column
 
 FULL = {"*": 1.0}
 METHODS = {
@@ -84,8 +85,7 @@ def cell_of(job: tuple[str, int, int, float, Path]) -> Path:
     name, seed, rounds, lr, folder = job
     wanted = experiment(name, seed, rounds, lr)
     path = folder / f"{wanted.fingerprint()}-s{seed}"
-    directory = RunDirectory(path) if (path / "spec.toml").exists() else runner.start(wanted, path)
-    runner.proceed(directory)
+    runner.run(wanted, path)
     return path
 
 

@@ -15,8 +15,8 @@ os.environ.update(
 )
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
-from chronofed import nqm  # noqa: E402
-from chronofed.nqm.sweep import LRS  # noqa: E402
+from chronofed.theory import nqm
+from chronofed.theory.nqm.sweep import LRS
 
 SEEDS = 100
 

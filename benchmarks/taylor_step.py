@@ -17,12 +17,12 @@ from collections.abc import Callable
 import torch
 
 from chronofed import Fisher, Hutchinson, ResNet18, SquaredGradient, Taylor, Train, Uniform
-from chronofed.flat import take
-from chronofed.local import Local
-from chronofed.memories import Keepsake, Moment
-from chronofed.surrogate import Surrogate
-from chronofed.tasks.objective import TorchObjective
-from chronofed.types import Samples, Vector
+from chronofed.core.flat import take
+from chronofed.core.types import Samples, Vector
+from chronofed.methods.local import ClientLocal
+from chronofed.methods.memories import MemoryItem, Moment
+from chronofed.methods.surrogate import Surrogate
+from chronofed.models.objective import TorchObjective
 
 LIMIT = 1.10
 RECORDS = 40
@@ -55,7 +55,7 @@ def measure(width: int, repeats: int) -> float:
     spans, gradient = past.quadratic.spans, torch.randn_like(params)
 
     def step(surrogate: Surrogate) -> Callable[[], object]:
-        local = Local(objective, data, surrogate, Train(batch_size=BATCH), torch.Generator())
+        local = ClientLocal(objective, data, surrogate, Train(batch_size=BATCH), torch.Generator())
         return lambda: params.sub_(local.stochastic_gradient(params), alpha=1e-6)
 
     def observe(curvature: Fisher | Hutchinson | SquaredGradient) -> Callable[[], object]:
@@ -84,7 +84,7 @@ def measure(width: int, repeats: int) -> float:
     return statistics.median(ratios["step, Taylor collapsed"])
 
 
-def remembered(memory: Taylor, objective: TorchObjective, params: Vector) -> tuple[Keepsake, ...]:
+def remembered(memory: Taylor, objective: TorchObjective, params: Vector) -> tuple[MemoryItem, ...]:
     """Records with random numbers of the sizes that the model gives."""
     tiny = Samples(torch.randn(1, 3, 8, 8), torch.zeros(1, dtype=torch.int64))
     one = memory.observe(objective, params, tiny, torch.Generator())
@@ -96,15 +96,15 @@ def remembered(memory: Taylor, objective: TorchObjective, params: Vector) -> tup
         }
         for _ in range(DISTINCT)
     ]
-    return tuple(Keepsake(k, 0, 0, BATCH, random[k % DISTINCT]) for k in range(RECORDS))
+    return tuple(MemoryItem(k, 0, 0, BATCH, random[k % DISTINCT]) for k in range(RECORDS))
 
 
-def naive(kept: tuple[Keepsake, ...], params: Vector) -> Vector:
+def naive(kept: tuple[MemoryItem, ...], params: Vector) -> Vector:
     """The paper's sum, term by term: p (g + h (w - w_hat))."""
     total = torch.zeros_like(params)
-    for k, keepsake in enumerate(kept):
+    for k, item in enumerate(kept):
         there = kept[k - 1].record["linear"]  # any vector of that size that is not in the cache
-        term = keepsake.record["linear"] + keepsake.record["diagonal"] * (params - there)
+        term = item.record["linear"] + item.record["diagonal"] * (params - there)
         total.add_(term, alpha=1 / (len(kept) + 1))
     return total
 

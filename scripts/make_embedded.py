@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from chronofed.tasks.images import read_idx
+from chronofed.data.images import read_idx
 
 SOURCE = Path("/usr/share/datasets/fashion-mnist")
-TARGET = Path(__file__).parents[1] / "src/chronofed/tasks/embedded"
+TARGET = Path(__file__).parents[1] / "src/chronofed/data/embedded"
 SEED = 0
 PER_CLASS = {"train": 1050, "t10k": 200}
 

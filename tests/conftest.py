@@ -1,30 +1,25 @@
 """A small world that every test can train in: 4 clients, 6 subsets each, 3 classes in 5 dimensions."""
 
 import signal
+from functools import cache
 from importlib.util import find_spec
+from itertools import islice
 
 import pytest
 
-from chronofed import (
-    Classification,
-    Dataset,
-    Linear,
-    Method,
-    Snapshot,
-    Subsets,
-    Train,
-    run,
-)
+from chronofed import Classification, Dataset, Linear, Method, Snapshot, Subsets, Train, run
 from chronofed.engines import SerialEngine
-from world import blobs
+from tests.helpers.world import blobs
 
 # A shell that starts a program in the background may have it ignore Ctrl-C, which some tests press.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-if find_spec("hypothesis"):  # which the environment of Flower's tests does without
+# The environments of Flower's tests have no hypothesis.
+if find_spec("hypothesis"):
     from hypothesis import settings
 
-    settings.register_profile("chronofed", deadline=None)  # no test is about time
+    # No test is about time, so a loaded machine must not fail one.
+    settings.register_profile("chronofed", deadline=None)
     settings.load_profile("chronofed")
 
 
@@ -44,14 +39,14 @@ def scenario(data):
 
 
 @pytest.fixture(scope="session")
-def train_for(task, scenario):
-    """Run a method for some rounds and return the last snapshot."""
+def train_rounds(task, scenario):
+    """Start a run and return an iterator of its snapshots."""
 
-    def train_for(
-        method: Method, rounds: int, *, start=None, engine=None, seed=0, settings=None, **others
-    ) -> Snapshot:
+    def train_rounds(
+        method: Method, *, rounds=None, start=None, engine=None, seed=0, settings=None, **others
+    ):
         world = {"scenario": scenario, "task": task} | others
-        snapshots = run(
+        return run(
             method,
             world["scenario"],
             world["task"],
@@ -61,9 +56,56 @@ def train_for(task, scenario):
             seed=seed,
             start=start,
         )
+
+    return train_rounds
+
+
+@pytest.fixture(scope="session")
+def train_for(train_rounds):
+    """Run a method for some rounds and return the last snapshot."""
+
+    def train_for(method: Method, rounds: int, **others) -> Snapshot:
         last = None
-        for last in snapshots:  # noqa: B007 - only the last one counts
+        for last in train_rounds(method, rounds=rounds, **others):
             pass
         return last
 
     return train_for
+
+
+@pytest.fixture(scope="module")
+def straight(train_rounds):
+    """Return the snapshot after some rounds of a method's undisturbed run, which is computed once."""
+
+    @cache
+    def begun(method: Method) -> tuple[list[Snapshot], object]:
+        return [], train_rounds(method)
+
+    def straight(method: Method, rounds: int) -> Snapshot:
+        done, rest = begun(method)
+        done += islice(rest, max(rounds - len(done), 0))
+        return done[rounds - 1]
+
+    return straight
+
+
+@pytest.fixture
+def workdir(tmp_path, monkeypatch):
+    """Work in a folder of one's own, with no data but the embedded."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("CHRONOFED_DATA", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def cli(capsys, workdir):
+    """Call the command line; return exit code, standard output and standard error."""
+    from chronofed.cli.main import main
+
+    def cli(*arguments: object) -> tuple[int, str, str]:
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return cli

@@ -15,22 +15,31 @@ from torch import nn
 from workload import CLASSES, WORKLOADS, Workload, check, clients, cohort, initial, layers, probe
 
 from chronofed import CoreSet, FedAvg, Fisher, Forget, Method, Optimal, Taylor, Train, run
-from chronofed.engines.choice import choose
+from chronofed.core.types import Samples, Vector
+from chronofed.data.dataset import Dataset
+from chronofed.engines.auto import choose
+from chronofed.models.classification import Classification
+from chronofed.models.layers import Classifier
+from chronofed.models.objective import TorchObjective
+from chronofed.models.zoo import Custom, Mlp, ModelSettings, ResNet18
 from chronofed.scenarios.base import Indices, Plan, Visit
-from chronofed.tasks.classification import Classification
-from chronofed.tasks.dataset import Dataset
-from chronofed.tasks.models import Classifier, Custom, Mlp, ModelSettings, ResNet18
-from chronofed.tasks.objective import TorchObjective
-from chronofed.types import Samples, Vector
 
 METHODS = {
     "fedavg": Method(FedAvg(), Forget()),
     "core-set": Method(FedAvg(), CoreSet(size=20)),
-    "reg": Method(FedAvg(), Taylor(curvature=Fisher()), Optimal(drift=1.0, loss=1.0)),
-    "reg-32": Method(
-        FedAvg(), Taylor(curvature=Fisher(), samples=32), Optimal(drift=1.0, loss=1.0)
+    "reg": Method(
+        FedAvg(), Taylor(curvature=Fisher()), Optimal(time_drift_sq=1.0, information_loss_sq=1.0)
     ),
-    "reg-8": Method(FedAvg(), Taylor(curvature=Fisher(), samples=8), Optimal(drift=1.0, loss=1.0)),
+    "reg-32": Method(
+        FedAvg(),
+        Taylor(curvature=Fisher(), samples=32),
+        Optimal(time_drift_sq=1.0, information_loss_sq=1.0),
+    ),
+    "reg-8": Method(
+        FedAvg(),
+        Taylor(curvature=Fisher(), samples=8),
+        Optimal(time_drift_sq=1.0, information_loss_sq=1.0),
+    ),
 }
 
 

@@ -46,11 +46,11 @@ class Epoch(fedjax.ClientDataset):
     shuffle = True
     seen: tuple[int, int] = (0, 0)  # steps and samples of the last client
 
-    def shuffle_repeat_batch(self, hparams: Any) -> Iterator[Batch]:  # noqa: ANN401
+    def shuffle_repeat_batch(self, hparams: Any) -> Iterator[Batch]:
         """What FedJAX's algorithms ask for."""
         examples = self.all_examples()
         size = len(self)
-        order = np.random.permutation(size) if Epoch.shuffle else np.arange(size)  # noqa: NPY002
+        order = np.random.permutation(size) if Epoch.shuffle else np.arange(size)
         Epoch.seen = (0, 0)
         for start in range(0, size, hparams.batch_size):
             chosen = order[start : start + hparams.batch_size]
@@ -157,7 +157,7 @@ def _flattening(array: NDArray[np.float32], torch_to_jax: bool) -> NDArray[np.fl
 
 def prepared(work: Workload, exact: bool) -> tuple[Peer, dict[str, object]]:
     """Checked against the reference, compiled, and warmed up by two rounds."""
-    np.random.seed(0)  # noqa: NPY002  # FedJAX shuffles by numpy's global generator
+    np.random.seed(0)  # FedJAX shuffles by numpy's global generator
     data = clients(work)
     peer = Peer(work, data, exact)
     images, labels = probe(data)

@@ -1,4 +1,4 @@
-"""Pieces of pages that are taken from the code: rooms, exit codes, help texts, public names."""
+"""Parts of pages that come from the code: rooms, exit codes, measures, help texts, public names."""
 
 import argparse
 import ast
@@ -15,32 +15,27 @@ from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.typing import ExtensionMetadata
 
 import chronofed
-from chronofed import errors
-from chronofed.cli.main import INTERRUPTED
-from chronofed.cli.parser import parser
+from chronofed.cli.main import INTERRUPTED, build_parser
+from chronofed.core import errors
+from chronofed.training.measures import MEASURES
 
 ROOT = Path(__file__).parents[2]
 RULE = ROOT / "tests" / "unit" / "test_project.py"  # the test that keeps imports pointing one way
 
 
-def layers() -> list[list[str]]:
-    """Rooms of the package, lowest first, as the test of imports has them."""
+def layers() -> list[str]:
+    """Return the rooms of the package, lowest first, from the test of imports."""
     for node in ast.parse(RULE.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LAYERS":
-            found: list[list[str]] = ast.literal_eval(node.value)
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ROOMS":
+            found: list[str] = ast.literal_eval(node.value)
             return found
-    msg = f"{RULE} has no LAYERS"
+    msg = f"{RULE} has no ROOMS"
     raise LookupError(msg)
 
 
 def public_names(rooms: list[str]) -> list[str]:
-    """Public names that live in some rooms, or in all others if the list begins with ``except``."""
-    others = rooms[0] == "except"
-    return [n for n in chronofed.__all__ if (_room(getattr(chronofed, n)) in rooms) != others]
-
-
-def _room(thing: type | object) -> str:
-    return str(getattr(thing, "__module__", "")).split(".")[1]
+    """Return the public names of some rooms."""
+    return [name for name, (module, _) in chronofed._HOME.items() if module.split(".")[1] in rooms]
 
 
 def _first_line(text: str | None) -> str:
@@ -51,11 +46,10 @@ class Layers(Generated):
     """``.. layers::``: the rooms, from the lowest to the highest."""
 
     def lines(self) -> list[str]:
-        """A row for every room."""
+        """Return a row for every room."""
         rows = [
             (str(rank), f"``{room}``", _first_line(import_module(f"chronofed.{room}").__doc__))
-            for rank, rooms in enumerate(layers(), start=1)
-            for room in rooms
+            for rank, room in enumerate(layers(), start=1)
         ]
         return list_table(("layer", "room", "what it holds"), rows, (8, 17, 75))
 
@@ -64,7 +58,7 @@ class ExitCodes(Generated):
     """``.. exit-codes::``: from the error classes."""
 
     def lines(self) -> list[str]:
-        """A row for every code."""
+        """Return a row for every code."""
         classes = [
             cls
             for cls in vars(errors).values()
@@ -76,19 +70,45 @@ class ExitCodes(Generated):
         return list_table(("code", "exception in Python", "meaning"), rows, (8, 27, 65))
 
 
+class Measures(Generated):
+    """``.. measures::``: the registry of measures."""
+
+    def lines(self) -> list[str]:
+        """Return a row for every measure of an evaluation."""
+        rows = [
+            (
+                f"``{measure.key}``",
+                measure.description,
+                measure.unit,
+                measure.better or "",
+                ", ".join(f"``{measure.summary_key(s)}``" for s in measure.summary)
+                if "summary" in measure.shown
+                else "",
+            )
+            for measure in MEASURES
+            if measure.compute
+        ]
+        headings = ("key", "meaning", "unit", "better", "in ``summary.json``")
+        return list_table(
+            headings,
+            [("``round``", "rounds finished", "", "", "``rounds``"), *rows],
+            (21, 43, 9, 8, 19),
+        )
+
+
 class CommandHelp(Generated):
     """``.. command-help::``: the help text of every command."""
 
     def lines(self) -> list[str]:
-        """A section for every command."""
+        """Return a section for every command."""
         return [line for name, command in commands() for line in _help(name, command)]
 
 
 def commands(
     root: argparse.ArgumentParser | None = None, before: str = ""
 ) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """All commands and their parsers; those with commands of their own are followed by these."""
-    for action in (root or parser())._actions:
+    """Yield all commands with their parsers, each followed by its own subcommands."""
+    for action in (root or build_parser())._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, command in action.choices.items():
                 yield f"{before}{name}", command
@@ -107,25 +127,30 @@ class PublicApi(Generated):
     """``.. public-api:: room room``: autodoc of the public names that live in these rooms."""
 
     def lines(self) -> list[str]:
-        """A directive of autodoc for every name."""
+        """Return a directive of autodoc for every name."""
         found = []
         for name in public_names(self.arguments[0].split()):
-            kind = "class" if inspect.isclass(getattr(chronofed, name)) else "function"
-            found += [f".. auto{kind}:: chronofed.{name}"]
-            found += ["   :members:", "   :show-inheritance:", ""] if kind == "class" else [""]
+            thing = getattr(chronofed, name)
+            if inspect.isclass(thing):
+                found += [f".. autoclass:: chronofed.{name}", "   :members:"]
+                found += ["   :show-inheritance:", ""]
+            elif inspect.isfunction(thing):
+                found += [f".. autofunction:: chronofed.{name}", ""]
+            else:
+                found += [f"``{name}``: ``{thing}``", ""]
         return found or ["None at present."]
 
 
 class Contract(Generated):
-    """``.. contract:: module:Class``: what a base class asks for, from its own docstrings."""
+    """``.. contract:: module:Class``: the interface of a base class, from its own docstrings."""
 
     def lines(self) -> list[str]:
-        """A definition list of class variables and functions."""
+        """Return a definition list of class variables and functions."""
         return contract(find(self.arguments[0]))
 
 
 def contract(base: type) -> list[str]:
-    """Class variables and public functions of a base class, each with its docstring."""
+    """List class variables and public functions of a base class, each with its docstring."""
     notes = ModuleAnalyzer.for_module(base.__module__).find_attr_docs()
     texts = {f"``{name}``": note for (cls, name), note in notes.items() if cls == base.__name__}
     for name, function in vars(base).items():
@@ -139,13 +164,13 @@ def contract(base: type) -> list[str]:
 
 
 def _summary(lines: list[str]) -> str:
-    """Everything before the first section, as one paragraph."""
+    """Return everything before the first section, as one paragraph."""
     text = "\n".join(lines)
     return " ".join(re.split(r"\n(?:Args|Returns|Yields|Raises):\n", text)[0].split())
 
 
-def readable(*event: Any) -> tuple[str, str | None] | None:  # noqa: ANN401
-    """A signature as people write it: ranges of settings are in the reference of specifications."""
+def readable(*event: Any) -> tuple[str, str | None] | None:
+    """Shorten a signature to what people write: ranges of settings are in the reference of specs."""
     *_, signature, returns = event
     if not signature:
         return None
@@ -158,6 +183,7 @@ def setup(app: Sphinx) -> ExtensionMetadata:
     app.add_directive("layers", Layers)
     app.add_directive("exit-codes", ExitCodes)
     app.add_directive("command-help", CommandHelp)
+    app.add_directive("measures", Measures)
     app.add_directive("public-api", PublicApi)
     app.add_directive("contract", Contract)
     app.connect("autodoc-process-signature", readable)

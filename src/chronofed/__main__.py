@@ -2,7 +2,7 @@
 
 import sys
 
-from chronofed.cli import main
+from chronofed.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -10,11 +10,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from scenes import EVIL, write_run
 
-from chronofed.reports.html import write_report
-from chronofed.reports.live import LiveServer
-from chronofed.reports.view import RunView, groups
+from chronofed.reports.runs import RunView, groups
+from chronofed.reports.web.live import LiveServer
+from chronofed.reports.web.page import write_report
+from tests.helpers.scenes import EVIL, write_run
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 

@@ -24,7 +24,7 @@ CHART = "figure[data-measure=test_accuracy]"
 
 
 def pixels(page, colour, chart="figure[data-measure=test_accuracy]"):
-    """How much of a colour a chart has."""
+    """Count the pixels of a colour in a chart."""
     return page.locator(f"{chart} canvas").evaluate(NEAR, colour)
 
 
@@ -58,13 +58,13 @@ def test_hovering_shows_values(tab, report):
     over = page.locator(f"{CHART} .u-over")
     over.scroll_into_view_if_needed()
     over.hover(position={"x": 200, "y": 80})
-    hint = page.locator(".hint").inner_text()
-    assert "round " in hint
-    assert "FedAvg: " in hint
-    assert "±" in hint
-    assert "%" in hint
+    tooltip = page.locator(".tooltip").inner_text()
+    assert "round " in tooltip
+    assert "FedAvg: " in tooltip
+    assert "±" in tooltip
+    assert "%" in tooltip
     page.mouse.move(2, 2)
-    assert not page.locator(".hint").is_visible()
+    assert not page.locator(".tooltip").is_visible()
 
 
 def axis(page):
@@ -164,7 +164,7 @@ def test_maps_are_drawn_and_read(tab, report):
         assert canvas.evaluate(COUNT) > 8
         box = canvas.bounding_box()
         page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 12)
-        assert page.locator(".hint").is_visible()
+        assert page.locator(".tooltip").is_visible()
 
 
 def test_every_chart_has_a_table(tab, report):
@@ -203,10 +203,10 @@ def test_with_the_keyboard_alone(tab, report):
     assert {"theme", "A", "sorter", "key", "curves-smoothing", "chart"} <= set(reached)
     chart = page.locator(f"{CHART} .chart")
     chart.focus()
-    page.keyboard.press("Home")
+    page.keyboard.press("Location")
     page.keyboard.press("ArrowRight")
     assert page.locator("#spoken").inner_text().startswith("round 8: FedAvg ")
-    assert page.locator(".hint").is_visible()
+    assert page.locator(".tooltip").is_visible()
     page.keyboard.press("End")
     assert page.locator("#spoken").inner_text().startswith("round 160: ")
     page.keyboard.press("+")

@@ -8,9 +8,9 @@ import sys
 import time
 
 import pytest
-from scenes import EVIL, write_run
 
-from chronofed.records import RunDirectory
+from chronofed.runs import RunDirectory
+from tests.helpers.scenes import EVIL, write_run
 
 SPEC = """
 name = "live"
@@ -73,9 +73,9 @@ def test_a_new_record_appears_within_two_seconds_while_a_real_run_trains(tab, se
             delays = []
             for _ in range(3):
                 written = len(RunDirectory(folder / "one").history())
-                clock = time.monotonic()
+                timer = time.monotonic()
                 page.wait_for_function(f"(n) => ({shown})() >= n", arg=written, timeout=20_000)
-                delays.append(time.monotonic() - clock)
+                delays.append(time.monotonic() - timer)
             print("seconds until a record was shown:", [round(d, 2) for d in delays])
             assert sorted(delays)[1] < 2
             ends = "() => document.querySelector('#curves .chart').getAttribute('aria-label')"
@@ -140,12 +140,12 @@ def many(tmp_path_factory):
 def test_500_runs_are_listed_in_two_seconds(tab, serve, many):
     watched = tab()
     url = serve(many)
-    clock = time.monotonic()
+    timer = time.monotonic()
     watched.page.goto(url)
     watched.page.wait_for_function(
         "() => document.querySelectorAll('.runs li').length === 500", timeout=60_000
     )
-    spent = time.monotonic() - clock
+    spent = time.monotonic() - timer
     print(f"500 runs listed after {spent:.2f} s")
     assert spent < 2
     counts = watched.page.locator("#counts").inner_text()
@@ -156,7 +156,7 @@ def test_ten_thousand_evaluations_do_not_lag(tab, serve, many):
     watched = tab()
     page = watched.open(serve(many) + "#run=long")
     page.wait_for_selector("figure[data-measure=test_accuracy] canvas")
-    fetched = "fetch('/api/document?run=long').then((r) => r.json())"
+    fetched = "fetch('/api/payload?run=long').then((r) => r.json())"
     points = page.evaluate(f"() => {fetched}.then((d) => d.measures[0].curves[0].x.length)")
     assert 300 <= points <= 600
     drag = """() => { const clock = performance.now();
@@ -192,7 +192,7 @@ def test_a_server_that_went_away_is_said(chromium, serve, runs):
     page.goto(serve(runs))
     page.wait_for_selector("body[data-ready]")
     page.route("**/api/*", lambda route: route.abort())
-    page.wait_for_selector(".lost:visible", timeout=10_000)
+    page.wait_for_selector(".offline:visible", timeout=10_000)
     page.unroute("**/api/*")
-    page.wait_for_selector(".lost", state="hidden", timeout=10_000)
+    page.wait_for_selector(".offline", state="hidden", timeout=10_000)
     context.close()

@@ -1,29 +1,41 @@
-"""Every backbone x memory on real SuperLink and SuperNode processes: the bits of the serial engine.
+"""Every backbone x memory on real SuperLink and SuperNode processes gives the bits of the serial engine.
 
-All pairs run side by side in one ServerApp, so that nodes find their next message waiting: a SuperNode that
-finds none sleeps for 3 s, whatever one does.
+All pairs run in parallel in one ServerApp, so that nodes find their next message waiting: a SuperNode that
+finds none sleeps for 3 s, and no setting changes that.
 """
 
 import itertools
 import json
 
 import pytest
-from trial import NEEDS_FLOWER, Trial, differences, kinds, rounds_done, small, undisturbed, wait
 
 from chronofed import Backbone, CoreSet, Memory, Method, Optimal
-from chronofed.backbones.wrapper import Wrapper
-from chronofed.experiments.reader import alternatives
+from chronofed.core.spec_io import alternatives
 from chronofed.flower.local import LocalFederation
-from chronofed.records import RunDirectory
+from chronofed.methods.wrappers.base import Wrapper
+from chronofed.runs import RunDirectory
+from tests.helpers.trial import (
+    NEEDS_FLOWER,
+    Trial,
+    differences,
+    kinds,
+    rounds_done,
+    small,
+    undisturbed,
+    wait,
+)
 
 pytestmark = NEEDS_FLOWER
 
+# One memory is enough for wrappers: they do not touch it.
 PAIRS = {
-    f"{b}-{m}": Method(backbone(), memory(), Optimal(drift=1.0, loss=0.5), average="clients")
+    f"{b}-{m}": Method(
+        backbone(), memory(), Optimal(time_drift_sq=1.0, information_loss_sq=0.5), average="clients"
+    )
     for (b, backbone), (m, memory) in itertools.product(
         alternatives(Backbone).items(), alternatives(Memory).items()
     )
-    if not issubclass(backbone, Wrapper) or memory is CoreSet  # which change no memory's part
+    if not issubclass(backbone, Wrapper) or memory is CoreSet
 }
 
 SERVER = """
@@ -32,21 +44,21 @@ from pathlib import Path
 
 from flwr.serverapp import ServerApp
 
-from chronofed.experiments.spec import load
-from chronofed.flower.grid import GridMail
-from chronofed.flower.server import conduct
+from chronofed.runs.load_spec import load
+from chronofed.flower.transport import GridTransport
+from chronofed.flower.server_app import run_server
 from chronofed.flower.settings import Federation
 
 app = ServerApp()
-SETTINGS = Federation(quorum=3, deadline=1500.0, muster=600.0, poll=4.0)
+SETTINGS = Federation(quorum=3, round_timeout_s=1500.0, join_timeout_s=600.0, poll_s=4.0)
 
 
 @app.main()
 def main(grid, context):
-    mail, runs = GridMail(grid), Path(context.run_config["run"])
+    transport, runs = GridTransport(grid), Path(context.run_config["run"])
 
     def one(spec):
-        conduct(load(spec), runs / spec.stem, mail, SETTINGS)
+        run_server(load(spec), runs / spec.stem, transport, SETTINGS)
 
     specs = sorted((Path(__file__).parent / "specs").glob("*.toml"))
     with ThreadPoolExecutor(len(specs)) as pool:

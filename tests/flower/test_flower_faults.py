@@ -1,19 +1,28 @@
-"""What goes wrong on real machines, with real processes: nothing is lost or counted twice."""
+"""Faults with real processes: nothing is lost or counted twice."""
 
 import os
 import signal
 from pathlib import Path
 
 import pytest
-from trial import NEEDS_FLOWER, Trial, differences, kinds, rounds_done, small, undisturbed, wait
 
 from chronofed.flower.keys import make_keys
 from chronofed.flower.local import LocalFederation
-from chronofed.records import RunDirectory
+from chronofed.runs import RunDirectory
+from tests.helpers.trial import (
+    NEEDS_FLOWER,
+    Trial,
+    differences,
+    kinds,
+    rounds_done,
+    small,
+    undisturbed,
+    wait,
+)
 
 pytestmark = NEEDS_FLOWER
 
-# A client that may do something else before or after it answers; ``place`` is (client, round).
+# A client app with code before and after the answer; ``place`` is (client, round).
 CLIENT = """
 import time
 from dataclasses import replace
@@ -23,9 +32,10 @@ import torch
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
-from chronofed.flower import wire
-from chronofed.flower.client import station_of
-from chronofed.flower.grid import from_content, to_content
+from chronofed.flower.client_app import make_node
+from chronofed.flower.codec import read_result, write_result
+from chronofed.flower.messages import read_reply, read_request
+from chronofed.flower.transport import from_content, to_content
 
 app = ClientApp()
 
@@ -39,19 +49,19 @@ def first(name):
     return True
 
 
-def changed(question, reply, **changes):
-    header = wire.read_reply(reply)
-    result = wire.read_result(header, reply.body)
-    return wire.write_reply(question, replace(result, **changes))
+def changed(request, reply, **changes):
+    header = read_reply(reply)
+    result = read_result(header, reply.body)
+    return write_result(request, replace(result, **changes))
 
 
 def answer(message, context):
-    station = station_of(context.node_config, context.run_config, Path(__file__).parent)
-    letter = from_content(message.content)
-    question = wire.read_question(letter)
-    place = (station.client, question.round) if question.ask == "train" else None
+    client_node = make_node(context.node_config, context.run_config, Path(__file__).parent)
+    order = from_content(message.content)
+    request = read_request(order)
+    place = (client_node.client, request.round) if request.kind == "train" else None
     BEFORE
-    reply = station.answer(letter)
+    reply = client_node.answer(order)
     AFTER
     return Message(to_content(reply), reply_to=message)
 
@@ -106,7 +116,7 @@ def test_hostile_answers_are_refused_and_never_aggregated(federation, tmp_path):
         client(
             after="""
 if place and place[0] == 1:
-    upload = dict(wire.read_result(wire.read_reply(reply), reply.body).upload)
+    upload = dict(read_result(read_reply(reply), reply.body).upload)
     delta = upload["delta"]
     if place[1] == 0:
         upload["delta"] = torch.full_like(delta, float("nan"))
@@ -114,7 +124,7 @@ if place and place[0] == 1:
         upload["delta"] = delta[:-1].clone()
     elif place[1] == 2:
         upload["delta"] = 100 * delta
-    reply = changed(question, reply, upload=upload)
+    reply = changed(request, reply, upload=upload)
 """
         ),
     )
@@ -128,10 +138,10 @@ if place and place[0] == 1:
     assert set(kinds(trial.run)) == {"started", "joined", "refused", "finished"}
 
 
-def test_one_that_sleeps_past_the_deadline_is_left_behind_and_its_late_answer_dropped(
+def test_a_client_slower_than_the_round_timeout_is_missing_and_its_late_answer_dropped(
     federation, tmp_path
 ):
-    trial = Trial(tmp_path, federation, small(), deadline=30.0, quorum=2)
+    trial = Trial(tmp_path, federation, small(), round_timeout_s=30.0, quorum=2)
     trial.program(
         "client",
         client(
@@ -175,7 +185,7 @@ SERVER = """
 import os
 from pathlib import Path
 
-from chronofed.flower.server import server_app
+from chronofed.flower.server_app import server_app
 
 (MARKS / f"server-{len(list(MARKS.iterdir()))}").write_text(str(os.getpid()))
 app = server_app(__file__)
@@ -199,7 +209,7 @@ def test_a_server_app_killed_and_started_again_ends_with_the_same_bits(federatio
 
 def test_a_client_joins_in_mid_run(tmp_path):
     with LocalFederation(tmp_path / "flower") as federation:
-        trial = Trial(tmp_path, federation, small(rounds=8), muster=1.0, quorum=2)
+        trial = Trial(tmp_path, federation, small(rounds=8), join_timeout_s=1.0, quorum=2)
         for number in range(2):
             federation.start_node(number)
         trial.submit()
@@ -239,7 +249,7 @@ def test_a_node_without_a_known_key_is_refused(tmp_path):
             federation.register(keys / f"client-{number}.pub")
             federation.start_node(number, key=keys / f"client-{number}")
         federation.start_node(2, key=stranger / "client-0")
-        trial = Trial(tmp_path, federation, small(rounds=2), muster=20.0, quorum=2)
+        trial = Trial(tmp_path, federation, small(rounds=2), join_timeout_s=20.0, quorum=2)
         trial.submit()
         trial.finish()
         assert {e["client"] for e in trial.events("joined")} == {0, 1}

@@ -1,7 +1,7 @@
-"""The how-to's way to three machines, typed as it stands there, with folders of this machine for machines.
+"""The commands of the how-to for three machines, with folders of this machine in place of machines.
 
-What differs from the page: the host's name and ports, absolute paths, ``cp`` for ``scp``, and a port of its own
-for every SuperNode, because two of them share one machine here.
+Differences from the page: host name and ports, absolute paths, ``cp`` for ``scp``, and a separate port for
+every SuperNode, because two of them share this machine.
 """
 
 import re
@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from trial import NEEDS_FLOWER, events, rounds_done, small, wait
 
 from chronofed import Subsets
-from chronofed.flower.processes import Processes, free_port, surroundings, wait_for_port
+from chronofed.flower.processes import Processes, environment, free_port, wait_for_port
+from tests.helpers.trial import NEEDS_FLOWER, events, rounds_done, small, wait
 
 pytestmark = NEEDS_FLOWER
 
@@ -21,12 +21,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "howto" / "flower.md"
 
 
 def section(title: str) -> str:
-    """The text below a heading of the page, up to the next one."""
+    """Return the text below a heading of the page, up to the next one."""
     return re.split(r"^#+ ", PAGE.read_text().split(f"# {title}\n")[1], flags=re.MULTILINE)[0]
 
 
 def commands(text: str) -> list[str]:
-    """Everything that is to be typed, in order."""
+    """Return all commands, in order."""
     blocks = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
     lines = "".join(blocks).replace("\\\n", " ")
     return [line.removeprefix("$ ") for line in lines.splitlines()]
@@ -79,13 +79,13 @@ class Machines:
         """Type a command on a machine, and wait for its end."""
         code = self.start(machine, "command", command).wait()
         self.processes.stop("command")
-        assert code == 0, f"{command}: {self.processes.last_words('command')}"
+        assert code == 0, f"{command}: {self.processes.last_line('command')}"
 
 
 @pytest.fixture
 def machines(tmp_path):
     port = free_port()
-    with Processes(tmp_path / "logs", surroundings(tmp_path / "home")) as processes:
+    with Processes(tmp_path / "logs", environment(tmp_path / "home")) as processes:
         yield Machines(tmp_path, processes, port), port
 
 
@@ -101,10 +101,11 @@ def test_from_a_laptop_to_three_machines(machines, tmp_path):
     (tmp_path / "hub" / "spec.toml").write_text(spec)
 
     steps = {
-        "export": lambda command: None,  # this environment says so already
+        # The environment of these processes sets it already.
+        "export": lambda command: None,
         "scp": lambda command: machines.do("hub", machines.copied(command)),
         "flower-superlink": lambda command: machines.start_link(command, port),
-        "chronofed flower warm": machines.start_nodes,
+        "chronofed flower prefork": machines.start_nodes,
         "chronofed": lambda command: machines.do("hub", machines.here(command)),
         "flwr": lambda command: machines.do("hub", machines.here(command)),
     }
@@ -119,12 +120,12 @@ def test_from_a_laptop_to_three_machines(machines, tmp_path):
     assert rounds_done(run) == 2
     assert {event["client"] for event in events(run) if event["event"] == "joined"} == {0, 1}
     for machine in "ab":
-        assert len(list((tmp_path / machine / "chronofed" / "memory").glob("*.sqlite"))) == 1
+        assert len(list((tmp_path / machine / "chronofed" / "state").glob("*.sqlite"))) == 1
     assert "1 x 2" in machines.processes.logs.joinpath("command.log").read_text()
 
 
 def test_processes_of_the_how_to_end(machines, tmp_path):
-    """A SuperNode behind ``chronofed flower warm`` ends when it is asked to, with all that it started."""
+    """A SuperNode behind ``chronofed flower prefork`` ends on request, with all its children."""
     machines, _ = machines
     (node,) = [c for c in commands(section("Three machines")) if "flower-supernode" in c]
     plain = re.sub(r"--root-certificates.*?client-0", "--insecure", machines.here(node))

@@ -1,11 +1,11 @@
-"""The five-minute try-out: chronofed flower local, from the outside."""
+"""The command chronofed flower local, as a user runs it."""
 
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from trial import NEEDS_FLOWER, differences, rounds_done, small, undisturbed, wait
+from tests.helpers.trial import NEEDS_FLOWER, differences, rounds_done, small, undisturbed, wait
 
 pytestmark = NEEDS_FLOWER
 
@@ -13,7 +13,7 @@ pytestmark = NEEDS_FLOWER
 def started(run: Path, spec: Path) -> subprocess.Popen:
     command = ["-m", "chronofed", "flower", "local", str(spec), "--clients", "3", "-o", str(run)]
     return subprocess.Popen(
-        [sys.executable, *command, "--deadline", "240", "--muster", "120"],
+        [sys.executable, *command, "--round-timeout", "240", "--join-timeout", "120"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -33,7 +33,7 @@ def left(run: Path) -> list[str]:
     return found
 
 
-def test_interrupted_it_leaves_nothing_behind_and_continues(tmp_path):
+def test_interrupted_it_leaves_no_process_behind_and_resumes(tmp_path):
     run, spec = tmp_path / "run", tmp_path / "spec.toml"
     spec.write_text(small().resolved())
     first = started(run, spec)
@@ -42,7 +42,7 @@ def test_interrupted_it_leaves_nothing_behind_and_continues(tmp_path):
     first.send_signal(signal.SIGINT)
     _, said = first.communicate(timeout=120)
     assert first.returncode == 130
-    assert f"the same command with -o {run} continues" in said
+    assert f"run the same command with -o {run}" in said
     wait(lambda: not left(run), 60.0, "the end of all processes")
 
     second = started(run, spec)
@@ -53,7 +53,7 @@ def test_interrupted_it_leaves_nothing_behind_and_continues(tmp_path):
     wait(lambda: not left(run), 60.0, "the end of all processes")
 
 
-def test_killed_it_leaves_nothing_behind(tmp_path):
+def test_killed_it_leaves_no_process_behind(tmp_path):
     run, spec = tmp_path / "run", tmp_path / "spec.toml"
     spec.write_text(small(rounds=50).resolved())
     process = started(run, spec)

@@ -1,4 +1,4 @@
-"""Two real clients elsewhere, with files of their own that grow while the run goes on."""
+"""Two real clients with files of their own that grow during the run."""
 
 import json
 import sqlite3
@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from trial import NEEDS_FLOWER, Trial, rounds_done, wait
 
-from chronofed import CoreSet, Elsewhere, Experiment, Linear, Method, Scaffold, Table, Train, run
-from chronofed.cli import main
-from chronofed.flower.client import station_of
+from chronofed import CoreSet, Experiment, Linear, Method, Remote, Scaffold, Table, Train, run
+from chronofed.cli.main import main
+from chronofed.flower.client_app import make_node
+from chronofed.flower.codec import OrderWriter, read_result
 from chronofed.flower.local import LocalFederation
-from chronofed.flower.wire import Desk, fingerprint, read_reply, read_result
-from chronofed.records import RunDirectory
-from chronofed.records.checkpoint import encode, load_latest
+from chronofed.flower.messages import method_fingerprint, read_reply
+from chronofed.runs import RunDirectory
+from chronofed.runs.built import build
+from chronofed.runs.checkpoint import encode, load_latest
+from tests.helpers.trial import NEEDS_FLOWER, Trial, rounds_done, wait
 
 pytestmark = NEEDS_FLOWER
 
@@ -51,7 +53,7 @@ class Csv:
     def __init__(self, folder: Path):
         self.path = folder / "rows.csv"
         self.path.write_text("row,when,wind,rain,weather\n")
-        source = SOURCE.format(kind="table", path="rows.csv", query="", count=COUNT)
+        source = SOURCE.format(kind="table-file", path="rows.csv", query="", count=COUNT)
         (folder / "source.toml").write_text(source)
 
     def append(self, new):
@@ -77,19 +79,19 @@ class Sqlite:
         file.close()
 
 
-class Stations:
-    """An engine that hands every order to a client in this process, as a letter."""
+class InProcess:
+    """An engine that sends every order as a message to a client in this process."""
 
-    def __init__(self, app: Path, nodes: list[dict], method: str):
-        self.lockers = {}
-        self.clients = [station_of(node, {}, app) for node in nodes]
-        self.desk = Desk("00c0ffee", method)
+    def __init__(self, app: Path, nodes: list[dict], fingerprint: str):
+        self.client_states = {}
+        self.clients = [make_node(node, {}, app) for node in nodes]
+        self.writer = OrderWriter("00c0ffee", fingerprint)
 
     def map(self, method, orders, plan):
         for order in orders:
-            letter = self.clients[order.client].answer(self.desk.write(order, "train")[1])
-            assert read_reply(letter).error == ""
-            yield read_result(read_reply(letter), letter.body)
+            message = self.clients[order.client].answer(self.writer.write(order, "train")[1])
+            assert read_reply(message).error == ""
+            yield read_result(read_reply(message), message.body)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +106,7 @@ def experiment(tmp_path_factory):
         rounds=ROUNDS,
         data=table,
         model=Linear(),
-        scenario=Elsewhere(clients=2),
+        scenario=Remote(clients=2),
         method=Method(Scaffold(), CoreSet(size=3)),
         train=Train(steps=4, batch_size=4),
     )
@@ -137,19 +139,20 @@ def done(tmp_path_factory, experiment):
     return trial, homes
 
 
-def vault_of(home: Path) -> Path:
+def client_store_of(home: Path) -> Path:
     (path,) = home.glob("*.sqlite")
     return path
 
 
 def test_the_model_has_the_bits_of_the_same_rounds_in_this_process(done, experiment, tmp_path):
     trial, homes = done
-    task, scenario, _ = experiment.build()
+    built = build(experiment)
+    task, scenario = built.task, built.scenario
     nodes = [
         {"client": i, "state": str(tmp_path / str(i)), "source": str(home / "source.toml")}
         for i, home in enumerate(homes)
     ]
-    here = Stations(trial.app, nodes, fingerprint(experiment))
+    here = InProcess(trial.app, nodes, method_fingerprint(experiment))
     *_, right = run(
         experiment.method, scenario, task, rounds=ROUNDS, train=experiment.train, engine=here
     )
@@ -177,7 +180,7 @@ def test_the_server_holds_none_of_their_rows(done):
     single = torch.tensor(SECRETS, dtype=torch.float32)
     marks = [b"buoy0", b"buoy1", *(str(number).encode() for number in SECRETS)]
     marks += [number.tobytes() for number in (*single.numpy(), *single.double().numpy())]
-    kept = vault_of(homes[0]).read_bytes()
+    kept = client_store_of(homes[0]).read_bytes()
     assert single[:1].numpy().tobytes() in kept  # what is looked for can be found
     searched = 0
     for path in [*trial.run.rglob("*"), *trial.app.rglob("*"), *trial.federation.folder.rglob("*")]:
@@ -191,15 +194,17 @@ def test_the_server_holds_none_of_their_rows(done):
 def test_what_a_client_keeps_can_be_seen_and_forgotten(done, capsys):
     _, homes = done
     for client, home in enumerate(homes):
-        vault = vault_of(home)
-        assert main(["client", "inspect", str(vault), "--json"]) == 0
+        client_store = client_store_of(home)
+        assert main(["client", "inspect", str(client_store), "--json"]) == 0
         seen = json.loads(capsys.readouterr().out)
         assert [d["round"] for d in seen["data_sets"]] == list(range(ROUNDS))
         assert [d["samples"] for d in seen["data_sets"]] == [3] * ROUNDS
         oldest = [row[0] for row in rows(client, 0)]
-        assert main(["client", "forget", str(vault), "--rows", *oldest, "--yes", "--json"]) == 0
+        assert (
+            main(["client", "forget", str(client_store), "--rows", *oldest, "--yes", "--json"]) == 0
+        )
         assert json.loads(capsys.readouterr().out) == {"samples": 3, "data_sets": 1}
-        assert main(["client", "inspect", str(vault), "--json"]) == 0
+        assert main(["client", "inspect", str(client_store), "--json"]) == 0
         left = json.loads(capsys.readouterr().out)
         assert [d["round"] for d in left["data_sets"]] == list(range(1, ROUNDS))
         assert left["forgotten_rows"] == COUNT

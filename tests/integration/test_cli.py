@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from chronofed.cli import main
+from chronofed.cli.main import commands, main
 
 SPEC = """
 name = "tiny"
@@ -23,22 +23,13 @@ seen = 100
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """Every test works in a folder of its own, with no data but the embedded."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("CHRONOFED_DATA", raising=False)
-    (tmp_path / "spec.toml").write_text(SPEC)
+def spec(workdir):
+    (workdir / "spec.toml").write_text(SPEC)
 
 
 @pytest.fixture
-def call(capsys):
-    def call(*arguments: str):
-        code = main([str(a) for a in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
+def call(cli):
+    return cli
 
 
 def test_run_compare_and_resume(call, tmp_path):
@@ -53,10 +44,10 @@ def test_run_compare_and_resume(call, tmp_path):
         "spec.toml",
         "environment.json",
         "metrics.jsonl",
-        "periods.jsonl",
+        "period_accuracy.jsonl",
         "times.jsonl",
         "scenario.json",
-        "engine.jsonl",
+        "engines.jsonl",
         "checkpoints",
         "summary.json",
         "lock",
@@ -126,13 +117,20 @@ def test_equal_experiments_meet_in_one_directory(call, tmp_path):
         ),
         (["resume", "nowhere"], 4, "nowhere is not a run directory"),
         (["compare", "nowhere"], 4, "nowhere is not a run directory"),
-        (["data", "get"], 2, "which one?"),
+        (["data", "get"], 2, "data get: name a data set; known: "),
         (
             ["data", "where", "cifar10"],
             3,
-            "cifar10 is not here; online: chronofed data get cifar10",
+            "cifar10 is not on this machine; online: chronofed data get cifar10",
         ),
         (["data", "where", "cifar11"], 2, "did you mean 'cifar10'?"),
+        (
+            ["spec", "method.memry"],
+            2,
+            "spec method.memry: no such section; did you mean method.memory",
+        ),
+        (["spec", "zzz"], 2, "spec zzz: no such section; known: data, "),
+        (["demo", "--seeds", "0"], 2, "--seeds: expected a number >= 1, not 0"),
     ],
 )
 def test_a_mistake_gets_one_line_and_an_exit_code(call, tmp_path, arguments, code, message):
@@ -158,7 +156,7 @@ def test_wrong_usage():
 
 
 def test_interruption(call, monkeypatch):
-    from chronofed.experiments import runner
+    from chronofed.runs import runner
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -176,7 +174,7 @@ def test_methods(call):
     assert rows["core-set"]["needs"] == "state on the client"
     assert not rows["core-set"]["stateless"]
     assert rows["fedprox"]["settings"]["mu"] == 0.1
-    assert rows["optimal"]["settings"]["drift"] == "required"
+    assert rows["optimal"]["settings"]["time_drift_sq"] == "required"
     assert all(row["about"] for row in rows.values())
     table = call("methods")[1]
     assert all(kind in table for kind in ("fedavg", "fedprox", "forget", "core-set", "uniform"))
@@ -225,17 +223,83 @@ def test_demo(call, tmp_path):
     assert [e["experiment"] for e in json.loads(out)["experiments"]] == ["FedAvg", "CFL-Core-Set"]
 
 
-def test_help_and_version_do_not_import_torch():
+def imported(tmp_path, *arguments: str) -> set[str]:
+    """Heavy packages that a call of the command line imports, in a process of its own."""
     code = (
-        "import sys; from chronofed.cli import main\ntry: main([{!r}])\nexcept SystemExit: pass\n"
+        "import sys; from chronofed.cli.main import main\n"
+        f"try: main({list(arguments)!r})\n"
+        "except SystemExit: pass\n"
+        "sys.stdout = sys.__stdout__\n"
+        "print(*sys.modules, sep='\\n', end='')"
     )
-    code += "sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'msgspec', 'rich')))"
-    for option in ("--help", "--version"):
-        done = subprocess.run(
-            [sys.executable, "-c", code.format(option)], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        assert "chronofed" in done.stdout
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    return HEAVY & set(done.stdout.splitlines())
+
+
+HEAVY = {"torch", "numpy", "msgspec", "rich", "matplotlib", "optuna", "flwr"}
+QUICK = [["--help"], ["--version"], ["fly"], ["run"], ["run", "--fly"], ["run", "no.toml"]]
+
+
+@pytest.mark.parametrize(
+    "arguments", [*QUICK, *([name, "--help"] for name in commands())], ids=" ".join
+)
+def test_help_and_usage_errors_import_nothing_heavy(tmp_path, arguments):
+    assert imported(tmp_path, *arguments) == set()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "weights --correlation 0.8 --client-drift 1",
+        "rates",
+        "privacy --noise 1 --rounds 3 --sampling 0.1",
+        "resume nowhere",
+        "compare nowhere",
+        "scenario no.toml",
+        "profile no.toml",
+        "sweep no.toml --vary train.lr=0.1:1",
+        "flower local no.toml",
+    ],
+)
+def test_theory_and_missing_files_do_not_wait_for_torch(tmp_path, arguments):
+    assert "torch" not in imported(tmp_path, *arguments.split())
+
+
+def test_every_module_is_a_command():
+    import chronofed.cli.main as module
+
+    assert module.main is main
+    for name, command in commands().items():
+        assert command.GROUP in module.GROUPS, name
+        assert command.HELP[0].islower() or command.HELP.split()[0].isupper(), name
+        assert not command.HELP.endswith("."), name
+        assert len(command.HELP) <= 66, name
+
+
+def test_help_fits_a_terminal(capsys):
+    for name in commands():
+        with pytest.raises(SystemExit):
+            main([name, "--help"])
+        out = capsys.readouterr().out
+        assert max(map(len, out.splitlines())) <= 80
+        assert out.isascii()
+
+
+def test_spec(call):
+    code, out, _ = call("spec", "train")
+    assert code == 0
+    assert "  lr            number > 0; default: 0.05\n" in out
+    assert max(map(len, out.splitlines())) <= 80
+    code, out, _ = call("spec", "scenario.subsets")
+    assert out.startswith('[scenario]  kind = "subsets"\n')
+    assert call("spec", "[scenario]")[1].startswith('[scenario]  kind = "periods"')
+    (train,) = json.loads(call("spec", "train", "--json")[1])
+    assert (train["section"], train["kind"], train["keys"][0]["key"]) == ("train", None, "lr")
+    whole = call("spec")[1]
+    assert max(map(len, whole.splitlines())) <= 80
+    assert "`" not in whole
+    assert "[[claims]]" in call("spec", "--recipe")[1]
 
 
 def test_a_closed_pipe_is_no_error():

@@ -1,24 +1,24 @@
-"""The commands with which the owner of a client looks into its memory, and takes something out."""
+"""The commands that inspect a client store and forget data."""
 
 import io
 import json
 import sys
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 import torch
 
-from chronofed.cli import main
-from chronofed.memories import Keepsake
-from chronofed.protocol import Locker
-from chronofed.sources import row_id
-from chronofed.vault import Vault, inspect
+from chronofed.clients.state import ClientState
+from chronofed.clients.store import ClientStore, inspect
+from chronofed.data.client_source import row_id
+from chronofed.methods.memories import MemoryItem
 
 
 @pytest.fixture
 def path(tmp_path):
-    """A vault with two data sets: rows a and b, row c."""
-    path = tmp_path / "client.vault"
+    """A client store with two data sets: rows a and b, row c."""
+    path = tmp_path / "client.sqlite"
     kept = []
     for round_, rows in enumerate((["a", "b"], ["c"])):
         record = {
@@ -26,20 +26,17 @@ def path(tmp_path):
             "y": torch.arange(len(rows)),
             "rows": torch.tensor([row_id(row) for row in rows]),
         }
-        kept.append(Keepsake(round_, 0, 70 + round_, 9, record))
-    with Vault(path) as vault:
-        vault.commit("run 1, round 1", b"reply", Locker({"control": torch.ones(2)}, tuple(kept)))
+        kept.append(MemoryItem(round_, 0, 70 + round_, 9, record))
+    with ClientStore(path) as client_store:
+        client_store.commit(
+            "run 1, round 1", b"reply", ClientState({"control": torch.ones(2)}, tuple(kept))
+        )
     return path
 
 
 @pytest.fixture
-def call(capsys):
-    def call(*arguments):
-        code = main(["client", *map(str, arguments)])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
+def call(cli):
+    return partial(cli, "client")
 
 
 def test_inspect(call, path):
@@ -58,9 +55,9 @@ def test_inspect(call, path):
 
 
 def test_inspect_an_empty_one(call, tmp_path):
-    with Vault(tmp_path / "new.vault"):
+    with ClientStore(tmp_path / "new.sqlite"):
         pass
-    code, out, _ = call("inspect", tmp_path / "new.vault")
+    code, out, _ = call("inspect", tmp_path / "new.sqlite")
     assert code == 0
     assert "0 samples of 0 data sets" in out
     assert "never" in out
@@ -72,7 +69,7 @@ def test_forget_rows(call, path):
     assert "removed 1 samples; nothing is left of 0 data sets" in out
     assert [each.samples for each in inspect(path).data_sets] == [1, 1]
     code, out, _ = call("inspect", path)
-    assert "forgotten for good: 2 rows\n" in out
+    assert "permanently forgotten: 2 rows\n" in out
 
 
 def test_forget_before_a_date(call, path):
@@ -81,10 +78,10 @@ def test_forget_before_a_date(call, path):
     tomorrow = f"{datetime.now(UTC).year + 1}-01-01"
     code, out, _ = call("forget", path, "--before", tomorrow, "--yes", "--json")
     assert (code, json.loads(out)) == (0, {"data_sets": 2, "samples": 3})
-    assert f"all before {tomorrow}" in call("inspect", path)[1]
-    with Vault(path) as vault:
-        assert vault.reply("run 1, round 1") == b"reply"
-        assert vault.locker().state["control"].tolist() == [1, 1]
+    assert f"all data before {tomorrow}" in call("inspect", path)[1]
+    with ClientStore(path) as client_store:
+        assert client_store.reply("run 1, round 1") == b"reply"
+        assert client_store.client_state().backbone_state["control"].tolist() == [1, 1]
 
 
 def test_forget_data_sets(call, path):
@@ -99,22 +96,22 @@ def test_forgetting_asks(call, path, monkeypatch, answer, left):
     monkeypatch.setattr(sys, "stdin", terminal)
     code, _, err = call("forget", path, "--keys", "71")
     assert code == 0
-    assert "for good" in err
+    assert "Permanently forget" in err
     assert len(inspect(path).data_sets) == left
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["inspect", "none.vault"], 4, "none.vault: no such file"),
-        (["forget", "none.vault", "--rows", "a", "--yes"], 4, "none.vault: no such file"),
-        (["forget", "{path}"], 2, "client forget: what?"),
-        (["forget", "{path}", "--rows", "a"], 2, "say --yes"),
+        (["inspect", "none.sqlite"], 4, "none.sqlite: no such file"),
+        (["forget", "none.sqlite", "--rows", "a", "--yes"], 4, "none.sqlite: no such file"),
+        (["forget", "{path}"], 2, "client forget: give --before"),
+        (["forget", "{path}", "--rows", "a"], 2, "confirm with --yes"),
         (["forget", "{path}", "--before", "soon", "--yes"], 2, "'soon' is not a date"),
-        (["inspect", "{path}", "--rows", "a"], 2, "--rows is for client forget"),
-        (["inspect", "{path}", "--yes"], 2, "--yes is for client forget"),
+        (["inspect", "{path}", "--rows", "a"], 2, "--rows works with client forget only"),
+        (["inspect", "{path}", "--yes"], 2, "--yes works with client forget only"),
         (["inspect", "{folder}"], 4, "no such file"),
-        (["inspect", "{text}"], 4, "damaged (file is not a database)"),
+        (["inspect", "{text}"], 4, "damaged: file is not a database"),
     ],
 )
 def test_errors_are_one_line(call, path, monkeypatch, arguments, code, message):
@@ -126,12 +123,12 @@ def test_errors_are_one_line(call, path, monkeypatch, arguments, code, message):
     assert (found, out) == (code, "")
     assert message in err
     assert err.count("\n") == 1
-    assert not (path.parent / "none.vault").exists()
+    assert not (path.parent / "none.sqlite").exists()
 
 
-def test_a_vault_in_use_is_one_line(call, path):
-    with Vault(path):
+def test_a_client_store_in_use_is_one_line(call, path):
+    with ClientStore(path):
         code, _, err = call("forget", path, "--rows", "a", "--yes")
         assert (code, err.count("\n")) == (4, 1)
-        assert "another process is using this client's memory" in err
+        assert "another process is using this client store" in err
         assert call("inspect", path)[0] == 0

@@ -1,15 +1,16 @@
 """The commands that are about speed, and the options that choose an engine."""
 
 import json
+from unittest.mock import ANY
 
 import pytest
 
-from chronofed.cli import main
 from chronofed.cli.bench import _table
 from chronofed.cli.output import emit
-from chronofed.experiments import bench
-from chronofed.experiments.bench import WORKLOADS, Workload, peak
-from chronofed.tasks.models import Linear, Mlp
+from chronofed.engines.base import LocalEngine, one_thread
+from chronofed.models.zoo import Linear, Mlp
+from chronofed.studies import bench
+from chronofed.studies.bench import WORKLOADS, Workload, peak
 
 SPEC = """
 name = "tiny"
@@ -26,19 +27,13 @@ seen = 100
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "spec.toml").write_text(SPEC)
+def spec(workdir):
+    (workdir / "spec.toml").write_text(SPEC)
 
 
 @pytest.fixture
-def call(capsys):
-    def call(*arguments):
-        code = main([str(a) for a in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
+def call(cli):
+    return cli
 
 
 def test_engines_on_the_command_line(call, tmp_path):
@@ -46,12 +41,56 @@ def test_engines_on_the_command_line(call, tmp_path):
     for engine in ("serial", "threads", "processes", "batched"):
         code, _, _ = call("run", "spec.toml", "-o", engine, "--engine", engine, "--workers", 2)
         assert code == 0
-        (line,) = (tmp_path / engine / "engine.jsonl").read_text().splitlines()
+        (line,) = (tmp_path / engine / "engines.jsonl").read_text().splitlines()
         assert json.loads(line)["engine"] == engine
         metrics[engine] = (tmp_path / engine / "metrics.jsonl").read_text()
     assert metrics["serial"] == metrics["threads"] == metrics["processes"]
     one, other = (json.loads(metrics[k].splitlines()[-1]) for k in ("serial", "batched"))
     assert one["test_loss"] == pytest.approx(other["test_loss"], rel=1e-4)
+
+
+class Backwards(LocalEngine):
+    """Train one client at a time, the last one first, with a model for each."""
+
+    def prepare(self, method, orders, plan):
+        for order in orders:
+            with one_thread():
+                answer = self.client(method, order, plan).prepare()
+            yield answer
+
+    def map(self, method, orders, plan):
+        for order in reversed(list(orders)):
+            with one_thread():
+                result, state = self.client(method, order, plan).serve()
+            self.store_state(method, order.client, state)
+            yield result
+
+    def client(self, method, order, plan):
+        job = self.job(method, order, plan)
+        return job.build_client(self.task, self.task.objective(), self.timer)
+
+
+@pytest.mark.parametrize("backbone", ["scaffold", "mime"])
+def test_an_engine_from_outside_the_package(call, tmp_path, backbone):
+    path = f"{__name__}:Backwards"
+    for name, options in {
+        "serial": ["--engine", "serial"],
+        "named": ["--engine", path, "--workers", 2],
+        "specified": ["-s", f"engine={path}"],
+    }.items():
+        chosen = ["-s", f"method.backbone.kind={backbone}", "-s", "method.memory.kind=core-set"]
+        assert call("run", "spec.toml", "-o", name, *chosen, *options) == (0, ANY, ANY)
+    (line,) = (tmp_path / "named" / "engines.jsonl").read_text().splitlines()
+    assert json.loads(line) == {
+        "round": 0,
+        "engine": path,
+        "workers": 2,
+        "reason": "as requested",
+    }
+    for name in ("named", "specified"):
+        for file in ("metrics.jsonl", "checkpoints/*.safetensors"):
+            got, want = (sorted((tmp_path / run).glob(file)) for run in (name, "serial"))
+            assert [p.read_bytes() for p in got] == [p.read_bytes() for p in want] != []
 
 
 def test_a_run_goes_on_with_another_engine(call, tmp_path):
@@ -61,7 +100,7 @@ def test_a_run_goes_on_with_another_engine(call, tmp_path):
         path.unlink()
     (tmp_path / "part" / "summary.json").unlink()
     assert call("resume", "part", "--engine", "threads", "--workers", 2)[0] == 0
-    engines = (tmp_path / "part" / "engine.jsonl").read_text().splitlines()
+    engines = (tmp_path / "part" / "engines.jsonl").read_text().splitlines()
     assert [json.loads(line)["round"] for line in engines] == [0, 2]
     same = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "part")]
     assert same[0] == same[1]
@@ -71,8 +110,13 @@ def test_a_run_goes_on_with_another_engine(call, tmp_path):
     ("options", "message"),
     [
         (["--workers", "0"], "--workers: expected a number >= 1, not 0"),
-        (["-s", "engine=turbo"], "engine: unknown value 'turbo'; known: auto, serial"),
-        (["-s", "client_memory=-1"], "client_memory: expected float > 0.0"),
+        (["-s", "engine=turbo"], "engine: unknown value 'turbo'; known: auto, batched"),
+        (["--engine", "thread"], "engine: unknown value 'thread'; did you mean 'threads'? known: "),
+        (["--engine", "nowhere:Engine"], "engine: cannot import 'nowhere:Engine': No module"),
+        (["--engine", ":Engine"], "engine: cannot import ':Engine'"),
+        (["--engine", "json:Engine"], "engine: cannot import 'json:Engine': module 'json' has no"),
+        (["--engine", "json:JSONDecoder"], "'json:JSONDecoder' is not a subclass of chronofed.eng"),
+        (["-s", "state_cache_mb=-1"], "state_cache_mb: expected float > 0.0"),
     ],
 )
 def test_bad_options(call, options, message):
@@ -110,7 +154,7 @@ def test_bench(call, capsys):
     assert "auto: batched" in shown
 
 
-@pytest.mark.parametrize("options", [["Q"], ["A", "--rounds", "0"]])
+@pytest.mark.parametrize("options", [["Q"], ["A", "--rounds", "0"], ["A", "--engines", "turbo"]])
 def test_bad_bench(call, options):
     code, _, err = call("bench", *options)
     assert code == 2
@@ -133,4 +177,4 @@ def test_workloads_are_what_they_say():
     assert len(task.data.train) == 50_000
     assert len(plan.visits) == 100
     assert {len(visit.indices) for visit in plan.visits.values()} == {50}
-    assert bench.memory() > 10
+    assert bench.memory_mb() > 10

@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 
-from chronofed.cli import main
-from chronofed.experiments.recipe import shipped
+from chronofed.studies.load_recipe import shipped
 
 MINI = """
 title = "Mini"
@@ -45,7 +45,7 @@ kind = "subsets"
 kind = "stateless"
 
 [view]
-kind = "table"
+kind = "summary-table"
 
 [paper]
 FedAvg = [70.5, 78.07]
@@ -59,19 +59,13 @@ columns = ["stateless"]
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mini.toml").write_text(MINI)
+def spec(workdir):
+    (workdir / "mini.toml").write_text(MINI)
 
 
 @pytest.fixture
-def call(capsys):
-    def call(*arguments):
-        code = main(["paper", *map(str, arguments)])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
+def call(cli):
+    return partial(cli, "paper")
 
 
 def test_the_list_names_every_table_and_figure_with_its_price(call):
@@ -91,7 +85,8 @@ def test_run_and_report(call, tmp_path):
     assert code == 0
     assert "refused" in out
     assert "holds" in out
-    assert "1 of 6 runs; FedAvg, stateful, seed 0: " in err
+    assert "1 of 8 runs; FedAvg, stateful, seed 0: " in err
+    assert "6 of 7 runs; " in err  # a refused run is no longer counted
     assert err.count("refused: CFL-Core-Set, stateless: method.memory") == 1
     before = sorted((tmp_path / "runs" / "paper").rglob("metrics.jsonl"))
     assert len(before) == 6
@@ -135,7 +130,7 @@ def test_a_cell_that_fails_is_reported_and_stops_nothing(call, tmp_path):
     code, out, err = call("run", "wild.toml", "--seeds", "0", "--jobs", 1)
     assert code == 1
     assert "failed: Wild, stateful, seed 0: round 0: the model is no longer finite" in err
-    assert "tries again what failed" in err
+    assert "to retry what failed" in err
     table = [line for line in out.splitlines() if "Wild" in line]
     assert "failed" in table[0]
     assert "FedAvg" in out
@@ -144,7 +139,7 @@ def test_a_cell_that_fails_is_reported_and_stops_nothing(call, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["run"], "paper run: which?"),
+        (["run"], "paper run: name one or more of"),
         (["run", "tabel"], "no recipe 'tabel'"),
         (["run", "mini.toml", "--seeds", "a"], "--seeds: expected numbers such as 0,1,2, not 'a'"),
         (["run", "mini.toml", "--seeds", "1,1"], "--seeds: expected different numbers"),

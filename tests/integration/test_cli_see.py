@@ -8,7 +8,8 @@ import urllib.request
 
 import pytest
 
-from chronofed.cli import main
+from chronofed.cli.main import main
+from chronofed.reports.run_index import RunIndex
 
 SPEC = """
 name = "tiny"
@@ -47,15 +48,8 @@ def grid(tmp_path_factory):
 
 
 @pytest.fixture
-def call(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        code = main([str(a) for a in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
+def call(cli):
+    return cli
 
 
 def test_a_report_of_a_folder(call, grid, tmp_path):
@@ -70,8 +64,8 @@ def test_a_report_of_a_folder(call, grid, tmp_path):
         "forgetting",
         "test_loss",
         "information_loss",
-        "client_drift",
-        "time_drift",
+        "client_drift_sq",
+        "time_drift_sq",
     ]
     assert len(content["periods"]) == 2
     assert len(content["scenarios"]) == 2
@@ -135,6 +129,40 @@ def test_a_tracker_from_the_command_line(call, tmp_path, monkeypatch):
     assert code == 2
     assert "track: unknown value 'nobody'" in err
     sys.modules.pop("own_tracker")
+
+
+OWN_MEASURE = """
+from chronofed import Measure
+
+MARGIN = Measure(
+    key="margin",
+    title="Mean margin",
+    label="margin",
+    better="higher",
+    compute=lambda evaluation: float(evaluation.logits.topk(2).values.diff().abs().mean()),
+)
+"""
+
+
+def test_an_own_measure_from_the_command_line(call, tmp_path):
+    (tmp_path / "spec.toml").write_text(SPEC + 'measures = ["own_margin:MARGIN"]\n')
+    (tmp_path / "own_margin.py").write_text(OWN_MEASURE)
+    code, out, err = call("run", "spec.toml", "-o", "runs/one", "-q", "--json")
+    assert code == 0, err
+    margin = json.loads(out)["last_margin"]
+    assert margin > 0
+    sys.modules.pop("own_margin")
+    (tmp_path / "own_margin.py").unlink()  # readers of a run need its directory only
+    assert " margin ┃" in call("compare", "runs")[1]
+    assert json.loads(call("compare", "runs", "--json")[1])[0]["mean"]["last_margin"] == margin
+    assert call("report", "runs", "-o", "r.html")[0] == 0
+    page = (tmp_path / "r.html").read_text()
+    content = json.loads(page.split('type="application/json">')[1].split("</script>")[0])
+    live = RunIndex(tmp_path / "runs").payload(["one"])
+    for payload in (content, live):
+        assert payload["measures"][-1]["key"] == "margin"
+        assert payload["measures"][-1]["title"] == "Mean margin"
+        assert payload["groups"][0]["cells"]["last_margin"][0] == pytest.approx(margin, rel=1e-4)
 
 
 def test_watching_until_interrupted(grid):

@@ -3,13 +3,13 @@
 import builtins
 import json
 import tomllib
+from functools import partial
 
 import pytest
 
-from chronofed.cli import main
-from chronofed.errors import SpecError
-from chronofed.experiments import runner
-from chronofed.experiments.sweep import Choice, Sweep
+from chronofed.core.errors import SpecError
+from chronofed.runs import runner
+from chronofed.studies.sweep import SearchRange, Sweep
 
 SPEC = """
 name = "tiny"
@@ -26,57 +26,51 @@ seen = 50
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "spec.toml").write_text(SPEC)
+def spec(workdir):
+    (workdir / "spec.toml").write_text(SPEC)
 
 
 @pytest.fixture
-def call(capsys):
-    def call(*arguments):
-        code = main(["sweep", "spec.toml", *map(str, arguments)])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
+def call(cli):
+    return partial(cli, "sweep", "spec.toml")
 
 
 @pytest.mark.parametrize(
     ("text", "choice"),
     [
-        ("train.lr=0.01:0.5", Choice("train.lr", (), 0.01, 0.5, False)),
-        ("train.steps=1:9", Choice("train.steps", (), 1.0, 9.0, True)),
-        ("train.epoch=present,union", Choice("train.epoch", ("present", "union"))),
+        ("train.lr=0.01:0.5", SearchRange("train.lr", (), 0.01, 0.5, False)),
+        ("train.steps=1:9", SearchRange("train.steps", (), 1.0, 9.0, True)),
+        ("train.epoch=present,union", SearchRange("train.epoch", ("present", "union"))),
     ],
 )
 def test_choices(text, choice):
-    assert Choice.parse(text) == choice
+    assert SearchRange.parse(text) == choice
 
 
 def test_wide_ranges_are_searched_by_magnitude():
-    assert Choice.parse("a=0.01:0.1").logarithmic
-    assert not Choice.parse("a=0.01:0.09").logarithmic
-    assert not Choice.parse("a=0:100").logarithmic
+    assert SearchRange.parse("a=0.01:0.1").logarithmic
+    assert not SearchRange.parse("a=0.01:0.09").logarithmic
+    assert not SearchRange.parse("a=0:100").logarithmic
 
 
 @pytest.mark.parametrize("text", ["train.lr", "=1,2", "train.lr=", "a=2:1", "a=x:y", "a=1:inf"])
-def test_choices_that_are_none(text):
+def test_invalid_ranges(text):
     with pytest.raises(SpecError, match="--vary"):
-        Choice.parse(text)
+        SearchRange.parse(text)
 
 
 def test_the_best_is_found_and_written_down(call, tmp_path):
     code, out, err = call("--vary", "train.lr=0.0001,0.05", "--trials", 4, "--seeds", "0,1", "-q")
     assert code == 0
     assert "Trials, best first" in out
-    assert "best: -s train.lr=0.05; the whole specification: runs/sweep-spec/best.toml" in err
+    assert "best: -s train.lr=0.05; the whole spec: runs/sweep-spec/best.toml" in err
     best = tomllib.loads((tmp_path / "runs/sweep-spec/best.toml").read_text())
     assert best["train"]["lr"] == 0.05
     runs = list((tmp_path / "runs/sweep-spec").glob("*/summary.json"))
     assert len(runs) == 4  # two values and two seeds, however many trials
 
 
-def test_a_search_goes_on_where_it_stopped(call, tmp_path):
+def test_a_search_continues_where_it_stopped(call, tmp_path):
     first = json.loads(call("--vary", "train.lr=0.001:0.1", "--trials", 2, "--json")[1])
     assert len(first["trials"]) == 2
     again = json.loads(call("--vary", "train.lr=0.001:0.1", "--trials", 2, "--json")[1])
@@ -87,8 +81,8 @@ def test_a_search_goes_on_where_it_stopped(call, tmp_path):
     assert values == sorted(values, reverse=True)
 
 
-def test_a_trial_that_was_interrupted_is_taken_up_again(tmp_path):
-    sweep = Sweep(tmp_path / "spec.toml", [Choice.parse("train.lr=0.01:0.1")], tmp_path / "s")
+def test_an_interrupted_trial_is_queued_again(tmp_path):
+    sweep = Sweep(tmp_path / "spec.toml", [SearchRange.parse("train.lr=0.01:0.1")], tmp_path / "s")
 
     def interrupt(number: int, at: runner.Progress) -> None:
         if number == 1 and at.round == 2:
@@ -96,7 +90,7 @@ def test_a_trial_that_was_interrupted_is_taken_up_again(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         sweep.run(3, interrupt)
-    with pytest.raises(KeyboardInterrupt):  # and again, when it was taken up
+    with pytest.raises(KeyboardInterrupt):  # and again, when it was queued again
         sweep.run(3, lambda number, at: interrupt(number - 1, at))
     begun = {path.parent.name for path in (tmp_path / "s").glob("*/spec.toml")}
     trials = sweep.run(3)
@@ -110,7 +104,9 @@ def test_a_trial_that_was_interrupted_is_taken_up_again(tmp_path):
 def test_trials_that_fall_behind_are_stopped(tmp_path):
     text = SPEC.replace("rounds = 4", "rounds = 8")
     (tmp_path / "spec.toml").write_text(text)
-    sweep = Sweep(tmp_path / "spec.toml", [Choice.parse("train.lr=0.000001:0.1")], tmp_path / "s")
+    sweep = Sweep(
+        tmp_path / "spec.toml", [SearchRange.parse("train.lr=0.000001:0.1")], tmp_path / "s"
+    )
     trials = sweep.run(14)
     pruned = [trial for trial in trials if trial.state == "pruned"]
     complete = [trial for trial in trials if trial.state == "complete"]

@@ -1,4 +1,4 @@
-"""What the documentation shows is executed: Python, specifications, command lines and doctests."""
+"""The documentation is executed: Python, specs, command lines and doctests."""
 
 import contextlib
 import doctest
@@ -23,14 +23,16 @@ import pytest
 
 import chronofed
 from chronofed import Backbone, Experiment, FedAvg
-from chronofed.cli import main
-from chronofed.cli.parser import parser
-from chronofed.config import Config, Count, is_alternative
-from chronofed.experiments.reader import read
-from chronofed.experiments.recipe import load as load_recipe
-from chronofed.memories import Keepsake
-from chronofed.protocol import Locker
-from chronofed.vault import Vault
+from chronofed.cli.main import build_parser, main
+from chronofed.clients.state import ClientState
+from chronofed.clients.store import ClientStore
+from chronofed.core.config import Config, Count, is_alternative
+from chronofed.core.spec_io import from_table
+from chronofed.methods.memories import MemoryItem
+from chronofed.runs import spec_reference
+from chronofed.studies.load_recipe import load as load_recipe
+from chronofed.studies.recipe import Recipe
+from chronofed.training.measures import MEASURES
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -42,7 +44,7 @@ FENCE = re.compile(
 )
 FILE = re.compile(r"# file: (\w+)\.py\n")
 CONTEXT = multiprocessing.get_context("forkserver")  # torch is imported once, pages stay apart
-CONTEXT.set_forkserver_preload(["chronofed.experiments.runner"])
+CONTEXT.set_forkserver_preload(["chronofed.runs.runner"])
 
 
 def name(page: Path) -> str:
@@ -96,7 +98,8 @@ def execute_block(page: Path, block: Block, names: dict) -> None:
         importlib.invalidate_caches()
         names |= vars(importlib.import_module(file[1]))
     else:
-        lines = "\n" * (block.line - 1) + block.code  # so that tracebacks show lines of the page
+        # Blank lines, so that tracebacks show lines of the page.
+        lines = "\n" * (block.line - 1) + block.code
         exec(compile(lines, str(page), "exec"), names)
 
 
@@ -107,7 +110,7 @@ def read_toml(page: Path, block: Block) -> None:
             Path("recipe.toml").write_text(block.code, encoding="utf-8")
             load_recipe("recipe.toml")
         else:
-            read(table, Experiment)
+            from_table(table, Experiment)
     except Exception as error:
         msg = f"{name(page)}, line {block.line}: {error}"
         raise AssertionError(msg) from error
@@ -139,10 +142,10 @@ def command_lines(text: str) -> list[list[str]]:
 
 
 def exit_code(arguments: list[str]) -> int:
-    """Of parsing them; 0 for --help and --version, too."""
+    """Return the exit code of parsing the arguments: 0 for --help and --version, too."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            parser().parse_args(arguments)
+            build_parser().parse_args(arguments)
     except SystemExit as stop:
         return int(stop.code or 0)
     return 0
@@ -173,7 +176,7 @@ def test_no_block_escapes_by_a_variant_of_its_language(page):
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda p: p.name)
 def test_examples_are_valid(path):
-    assert read(tomllib.loads(path.read_text(encoding="utf-8")), Experiment).name
+    assert from_table(tomllib.loads(path.read_text(encoding="utf-8")), Experiment).name
 
 
 MODULES = [
@@ -205,21 +208,30 @@ def shipped(base: type) -> set[type]:
     return {cls for cls in found if cls.__module__.startswith("chronofed.")}
 
 
-def test_the_spec_tables_have_every_field(extensions):
-    spec_tables, _ = extensions
+@pytest.mark.parametrize(("root", "option"), [(Experiment, []), (Recipe, ["--recipe"])])
+def test_the_reference_has_every_field_and_is_fresh(root, option, capsys):
+    page = ROOT / "docs" / "reference" / ("recipe.md" if option else "spec.md")
+    assert main(["spec", *option, "--markdown"]) == 0
+    text = capsys.readouterr().out
+    assert page.read_text(encoding="utf-8") == text, f"stale; see the first line of {name(page)}"
+    for section in spec_reference.sections(root):
+        assert section.title in text
+        for cls in section.choices:
+            assert all(f"| `{field.name}` |" in text for field in msgspec.structs.fields(cls)), cls
+    anchors = {re.sub(r"[^a-z]", "", title) for title in re.findall(r"^## (.*)$", text, re.M)}
+    assert set(re.findall(r"\]\(#(.*?)\)", text)) <= anchors
+
+
+def test_a_spec_can_name_every_alternative():
+    roots = (Experiment, Recipe)
     listed = {
-        (section.place, cls): spec_tables.table(cls)
-        for root in spec_tables.ROOTS
-        for section in spec_tables.sections(root)
+        cls
+        for root in roots
+        for section in spec_reference.sections(root)
         for cls in section.choices
     }
-    text = "".join(map(spec_tables.render, spec_tables.ROOTS))
-    for (place, cls), lines in listed.items():
-        assert "\n".join(lines) in text, place
-        for field in msgspec.structs.fields(cls):
-            assert f"   * - ``{field.name}``" in lines, (place, cls, field.name)
     named = {cls for cls in shipped(Config) if is_alternative(cls)}
-    assert named <= {cls for _, cls in listed}, "an alternative that no specification can name"
+    assert named <= listed, "an alternative that no spec can name"
 
 
 class Sample(Config):
@@ -244,23 +256,33 @@ class Sample(Config):
     options: dict[str, int | bool] = msgspec.field(default_factory=dict)
 
 
-def test_the_spec_tables_say_type_range_default_and_meaning(extensions):
-    rows = " ".join(" ".join(extensions[0].table(Sample)).split()).split(" * - ")
-    assert rows[2:] == [
-        "``size`` - whole number ≥ 1 - required - How many, at least one.",
-        "``share`` - number ≥ 0 and < 1 - ``0.5`` - Which part.",
-        '``which`` - ``"a"`` or ``"b"`` - ``"a"`` - One of two.',
-        "``widths`` - list of (whole number ≥ 1) - ``[200]`` - Some numbers.",
-        "``limit`` - whole number ≥ 1 - none: leave it out - Optional.",
-        '``backbone`` - :ref:`[method.backbone] <spec-method-backbone>` - ``kind = "fedavg"`` - Nested.',
-        "``options`` - table of whole number or true or false - ``{}`` - (see above)",
+def test_a_key_has_type_range_default_and_meaning():
+    found = {key.name: key for key in spec_reference.keys(Sample)}
+    backbone = found.pop("backbone")
+    assert [(key.name, key.type, key.default, key.meaning) for key in found.values()] == [
+        ("size", "whole number >= 1", "required", "How many, at least one."),
+        ("share", "number >= 0 and < 1", "``0.5``", "Which part."),
+        ("which", '``"a"`` or ``"b"``', '``"a"``', "One of two."),
+        ("widths", "list of (whole number >= 1)", "``[200]``", "Some numbers."),
+        ("limit", "whole number >= 1", "none", "Optional."),
+        ("options", "table of whole number or true or false", "``{}``", "(see above)"),
     ]
+    assert (backbone.section.title, backbone.type) == ("[method.backbone]", "")
+    assert backbone.default == '``kind = "fedavg"``'
+
+
+def test_tables_of_the_documentation(extensions):
+    spec_tables, _ = extensions
+    rows = " ".join(" ".join(spec_tables.table(Sample)).split()).split(" * - ")
+    assert rows[2] == "``size`` - whole number >= 1 - required - How many, at least one."
+    assert ":doc:`[method.backbone] </reference/spec>`" in rows[7]
+    assert "``fedavg``" in "".join(spec_tables.parts_table(Backbone))
 
 
 def test_other_generated_pieces(extensions):
     _, project_tables = extensions
-    rooms = {room for rooms in project_tables.layers() for room in rooms}
-    assert {"errors", "loop", "cli"} <= rooms
+    rooms = set(project_tables.layers())
+    assert {"core", "training", "cli"} <= rooms
     assert {command for command, _ in project_tables.commands()} >= {"run", "resume", "compare"}
     api = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
     listed = [
@@ -288,6 +310,7 @@ def test_json_keys_are_documented(tmp_path, monkeypatch, capsys):
         assert main([*command.split(), "--json"]) == 0
         found |= keys(json.loads(capsys.readouterr().out))
     for command in (
+        "spec train",
         "weights",
         "nqm --seeds 2 --settings BRD-SL-SC",
         "rates",
@@ -300,14 +323,17 @@ def test_json_keys_are_documented(tmp_path, monkeypatch, capsys):
     found.update(*json.loads(capsys.readouterr().out))
     main(["data", "list", "--json"])
     found |= keys(json.loads(capsys.readouterr().out))
-    with Vault(Path("client.vault")) as vault:
-        vault.commit("order", b"", Locker({}, (Keepsake(0, 0, 0, 0, {}),)))
-    for command in ("client inspect client.vault", "client forget client.vault --keys 0 --yes"):
+    with ClientStore(Path("client.sqlite")) as client_store:
+        client_store.commit("order", b"", ClientState({}, (MemoryItem(0, 0, 0, 0, {}),)))
+    for command in ("client inspect client.sqlite", "client forget client.sqlite --keys 0 --yes"):
         assert main([*command.split(), "--json"]) == 0
         found |= keys(json.loads(capsys.readouterr().out))
     for line in Path("one/metrics.jsonl").read_text(encoding="utf-8").splitlines():
         found |= keys(json.loads(line))
     page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    assert ".. measures::" in page
+    # The directive lists every measure of the registry.
+    page += "".join(f"`{measure.key}`" for measure in MEASURES)
     plain = {re.sub(r"^last_|^seconds_.*", "", key) for key in found}  # `last_KEY`, `seconds_PHASE`
     assert {key for key in plain if key and f"`{key}`" not in page} == set()
     assert {file.name for file in Path("one").iterdir() if f"`{file.name}" not in page} == set()

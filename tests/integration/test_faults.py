@@ -8,12 +8,13 @@ import sys
 import pytest
 
 from chronofed import CoreSet, Experiment, Method, Mlp, Train
-from chronofed.errors import RunError
-from chronofed.experiments import runner
-from chronofed.experiments.spec import Checkpoint
-from chronofed.metrics.evaluation import Evaluate
-from chronofed.records import RunDirectory
-from chronofed.records.checkpoint import load_latest
+from chronofed.cli.main import main
+from chronofed.core.errors import RunError
+from chronofed.runs import RunDirectory, runner
+from chronofed.runs.built import build
+from chronofed.runs.checkpoint import load_latest
+from chronofed.runs.spec import Checkpoint
+from chronofed.training.evaluation import Evaluate
 
 EXPERIMENT = Experiment(
     rounds=9,
@@ -27,14 +28,14 @@ EXPERIMENT = Experiment(
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
-    directory = runner.start(EXPERIMENT, tmp_path_factory.mktemp("straight") / "run")
-    runner.proceed(directory)
+    directory = runner.create(build(EXPERIMENT), tmp_path_factory.mktemp("straight") / "run")
+    runner.resume(directory)
     return outcome(directory)
 
 
 @pytest.fixture
 def directory(tmp_path):
-    return runner.start(EXPERIMENT, tmp_path / "run")
+    return runner.create(build(EXPERIMENT), tmp_path / "run")
 
 
 def outcome(directory):
@@ -54,7 +55,8 @@ def resume_with_file_limit(path, limit: int):
     )
 
 
-@pytest.mark.parametrize("limit", [300, 60_000])  # the metrics, or a checkpoint, does not fit
+# A checkpoint, or the metrics, does not fit.
+@pytest.mark.parametrize("limit", [60_000, pytest.param(300, marks=pytest.mark.slow)])
 def test_a_disk_that_fills_up(directory, straight, limit):
     done = resume_with_file_limit(directory.path, limit)
     assert done.returncode == 5
@@ -64,38 +66,53 @@ def test_a_disk_that_fills_up(directory, straight, limit):
     assert not list(directory.path.rglob("*.tmp"))
     for records in directory.path.glob("*.jsonl"):
         assert records.read_bytes()[-1:] in (b"", b"\n")  # whole lines only
-    runner.proceed(directory)  # space again
+    runner.resume(directory)  # space again
     assert outcome(directory) == straight
 
 
-def test_a_damaged_checkpoint_is_said_and_the_one_before_serves(directory, straight):
+def test_a_damaged_checkpoint_is_logged_and_the_previous_one_used(directory, straight, caplog):
     stop_after(directory, 5)
     newest = max(directory.checkpoints.iterdir())
     newest.write_bytes(newest.read_bytes()[:-1])
-    said = []
-    runner.proceed(directory, say=said.append)
-    assert said == [
+    runner.resume(directory)
+    assert caplog.messages == [
         f"checkpoint {newest.name} is damaged (its content does not match its digest); "
-        "going on from round 2"
+        "resuming from round 2"
     ]
     assert outcome(directory) == straight
 
 
-def test_all_checkpoints_damaged_means_from_the_start(directory, straight):
+def test_all_checkpoints_damaged_means_from_the_start(directory, straight, caplog):
     stop_after(directory, 5)
     for path in directory.checkpoints.iterdir():
         path.write_bytes(b"")
-    said = []
-    runner.proceed(directory, say=said.append)
-    assert len(said) == 2
-    assert said[0].endswith("going on from round 0")
+    runner.resume(directory)
+    assert len(caplog.messages) == 2
+    assert caplog.messages[0].endswith("resuming from round 0")
     assert outcome(directory) == straight
 
 
-def test_going_on_repeats_no_finished_rounds(directory):
+def test_the_command_line_prints_what_is_logged_once(directory, capsys):
+    for _ in range(2):
+        (directory.checkpoints / "00000003-0.safetensors").write_bytes(b"")
+        stop_after(directory, 1)
+    capsys.readouterr()
+    assert main(["resume", str(directory.path), "--json"]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("chronofed: checkpoint 00000003-0.safetensors is damaged")
+    assert line.endswith("; resuming from round 0")
+
+
+def test_importing_the_library_configures_no_logging():
+    code = "import logging, chronofed.studies.sweep as _, chronofed.cli.run\n"
+    code += "assert not logging.getLogger('chronofed').handlers\nassert not logging.root.handlers"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_resuming_repeats_no_finished_rounds(directory):
     stop_after(directory, 5)
     watched = []
-    runner.proceed(directory, watch=watched.append)
+    runner.resume(directory, on_round=watched.append)
     assert watched[0].round == 4  # the latest checkpoint
     assert [p.round for p in watched[1:]] == [5, 6, 7, 8, 9]
     assert watched[1].measures["round"] == 5
@@ -103,18 +120,18 @@ def test_going_on_repeats_no_finished_rounds(directory):
 
 def test_a_second_process_is_refused(directory):
     with directory.lock(), pytest.raises(RunError, match="another process"):
-        runner.proceed(RunDirectory.open(directory.path))
+        runner.resume(RunDirectory.open(directory.path))
 
 
 def test_a_finished_run_is_left_alone(directory):
-    first = runner.proceed(directory)
+    first = runner.resume(directory)
     before = {path: path.stat().st_mtime_ns for path in directory.path.rglob("*") if path.is_file()}
-    assert runner.proceed(directory) == first
+    assert runner.resume(directory) == first
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
 def test_the_record_is_complete(directory):
-    runner.proceed(directory)
+    runner.resume(directory)
     rounds = [line["round"] for line in directory.history()]
     assert rounds == list(range(1, 10))
     times = [json.loads(t) for t in (directory.path / "times.jsonl").read_text().splitlines()]
@@ -131,9 +148,9 @@ class Stop(Exception):
 def stop_after(directory, round_: int) -> None:
     """Abandon the run after a round, as an interrupt would."""
 
-    def watch(progress):
+    def on_round(progress):
         if progress.round == round_:
             raise Stop
 
     with pytest.raises(Stop):
-        runner.proceed(directory, watch=watch)
+        runner.resume(directory, on_round=on_round)

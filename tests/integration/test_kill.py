@@ -8,18 +8,19 @@ import signal
 import pytest
 
 from chronofed import CoreSet, Experiment, FedProx, Method, Mlp, Optimal, Train
-from chronofed.experiments import runner
-from chronofed.experiments.spec import Checkpoint
-from chronofed.metrics.evaluation import Evaluate
-from chronofed.records import RunDirectory, atomic
+from chronofed.core import atomic
+from chronofed.runs import RunDirectory, runner
+from chronofed.runs.built import build
+from chronofed.runs.spec import Checkpoint
+from chronofed.training.evaluation import Evaluate
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["chronofed.experiments.runner"])
+CONTEXT.set_forkserver_preload(["chronofed.runs.runner"])
 
 EXPERIMENT = Experiment(
     rounds=40,
     model=Mlp(hidden=(16,)),
-    method=Method(FedProx(0.1), CoreSet(10), Optimal(drift=1.0, loss=0.5)),
+    method=Method(FedProx(0.1), CoreSet(10), Optimal(time_drift_sq=1.0, information_loss_sq=0.5)),
     train=Train(steps=3, lr=0.1),
     evaluate=Evaluate(every=2, seen=500),
     checkpoint=Checkpoint(every=3, keep=2),
@@ -33,8 +34,8 @@ def straight(tmp_path_factory):
 
 
 def finish(path):
-    directory = runner.start(EXPERIMENT, path)
-    runner.proceed(directory)
+    directory = runner.create(build(EXPERIMENT), path)
+    runner.resume(directory)
     return result(directory)
 
 
@@ -43,12 +44,14 @@ def result(directory: RunDirectory):
     latest = max(path.name for path in directory.checkpoints.iterdir())
     summary = directory.summary()
     lasting = {key: value for key, value in summary.items() if "seconds" not in key}
-    records = [(directory.path / f"{name}.jsonl").read_bytes() for name in ("metrics", "periods")]
+    records = [
+        (directory.path / f"{name}.jsonl").read_bytes() for name in ("metrics", "period_accuracy")
+    ]
     return records, latest, lasting
 
 
 def work(path) -> None:
-    runner.proceed(RunDirectory.open(path))
+    runner.resume(RunDirectory.open(path))
 
 
 def die_at_flush(path, number: int) -> None:
@@ -64,12 +67,12 @@ def die_at_flush(path, number: int) -> None:
     work(path)
 
 
-@pytest.mark.parametrize("times", [5, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_killed_at_random_moments(tmp_path, straight, times):
     chance, kills, runs = random.Random(1), 0, 0
     while kills < times:
         runs += 1
-        directory = runner.start(EXPERIMENT, tmp_path / f"run{runs}")
+        directory = runner.create(build(EXPERIMENT), tmp_path / f"run{runs}")
         while directory.state != "finished":
             process = CONTEXT.Process(target=work, args=(directory.path,))
             process.start()
@@ -89,11 +92,11 @@ def test_killed_at_random_moments(tmp_path, straight, times):
 )
 def test_killed_while_writing(tmp_path, straight, first):
     """Every place where something is written: before the rename, after it, before the folder is flushed."""
-    directory = runner.start(EXPERIMENT, tmp_path / "run")
+    directory = runner.create(build(EXPERIMENT), tmp_path / "run")
     for number in (first, first + 8):
         process = CONTEXT.Process(target=die_at_flush, args=(directory.path, number))
         process.start()
         process.join()
         assert process.exitcode == -signal.SIGKILL
-    runner.proceed(directory)
+    runner.resume(directory)
     assert result(directory) == straight

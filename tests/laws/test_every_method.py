@@ -1,12 +1,14 @@
-"""Laws that every point of the product space must obey."""
+"""Laws that every point of the product space must obey.
 
-import random
-from concurrent.futures import ThreadPoolExecutor
+``straight`` computes a method's undisturbed run once. The scope of the parameter keeps the tests of a method
+together, so that they share it.
+"""
+
+from itertools import groupby, product
 
 import msgspec
 import pytest
 import torch
-from methods import BACKBONES, EVERY, MEMORIES, method, name
 from torch import nn
 
 from chronofed import (
@@ -18,34 +20,31 @@ from chronofed import (
     FedProx,
     Fixed,
     Forget,
-    Fresh,
     Merged,
     Method,
     MimeLite,
     Optimal,
     Scaffold,
     Snapshot,
+    Stateless,
     Subsets,
     Uniform,
 )
-from chronofed.engines import SerialEngine
-from chronofed.engines.serial import one_thread
-from chronofed.errors import IncompatibleError
-from chronofed.protocol import Client
-from chronofed.records.checkpoint import decode, encode
+from chronofed.core.errors import IncompatibleError
+from chronofed.models.zoo import Custom
+from chronofed.runs.checkpoint import decode, encode
 from chronofed.scenarios import Schedule
-from chronofed.tasks.models import Custom
+from tests.helpers.engines import ShuffledWorkers
+from tests.helpers.methods import BACKBONES, EVERY, MEMORIES, method, name
+from tests.helpers.world import same
+
+every_method = pytest.mark.parametrize("method", EVERY, scope="module")
 
 
-def same(a, b) -> bool:
-    """Bit for bit: server, buffers and every client's locker."""
-    return encode(a) == encode(b)
-
-
-@pytest.mark.parametrize("method", EVERY)
-def test_same_seed_gives_same_bits_and_another_seed_does_not(method, train_for):
-    assert same(train_for(method, 4), train_for(method, 4))
-    assert not torch.equal(train_for(method, 4).params, train_for(method, 4, seed=1).params)
+@every_method
+def test_same_seed_gives_same_bits_and_another_seed_does_not(method, train_for, straight):
+    assert same(train_for(method, 4), straight(method, 4))
+    assert not torch.equal(train_for(method, 1, seed=1).params, straight(method, 1).params)
 
 
 def with_dropout(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -63,89 +62,78 @@ def test_dropout_and_batch_norm_give_the_same_bits_too(backbone, train_for, data
     assert same(first, train_for(Method(backbone), 2, task=task))
 
 
-@pytest.mark.parametrize("method", EVERY)
-def test_resuming_equals_the_straight_run(method, train_for):
-    half = decode(encode(train_for(method, 3)))
-    assert same(train_for(method, 7, start=half), train_for(method, 7))
+@every_method
+def test_resuming_equals_the_straight_run(method, train_for, straight):
+    half = decode(encode(straight(method, 3)))
+    assert same(train_for(method, 6, start=half), straight(method, 6))
 
 
-class ShuffledWorkers(SerialEngine):
-    """Four threads, each with a model of its own; results arrive in a random order."""
-
-    def prepare(self, method, orders, plan):
-        answers = list(super().prepare(method, orders, plan))
-        random.Random(plan.round).shuffle(answers)
-        yield from answers
-
-    def map(self, method, orders, plan):
-        def one(order):
-            visit = plan.visits[order.client]
-            data = self.task.samples(visit.indices)
-            locker = self.lockers.get(order.client)
-            with one_thread():
-                client = Client(method, order, locker, self.task.objective(), data, visit.key)
-                return client.serve()
-
-        with ThreadPoolExecutor(4) as pool:
-            answers = list(pool.map(one, orders))
-        random.Random(plan.round).shuffle(answers)
-        for result, locker in answers:
-            if method.stateful:
-                self.lockers[result.client] = locker
-            yield result
+@every_method
+def test_neither_workers_nor_the_order_of_results_matter(method, train_for, straight, task):
+    assert same(train_for(method, 4, engine=ShuffledWorkers(task)), straight(method, 4))
 
 
-@pytest.mark.parametrize("method", EVERY)
-def test_neither_workers_nor_the_order_of_results_matter(method, train_for, task):
-    assert same(train_for(method, 5, engine=ShuffledWorkers(task)), train_for(method, 5))
-
-
-@pytest.mark.parametrize("method", EVERY)
-def test_learns(method, train_for, task):
-    snapshot = train_for(method, 30)
+@every_method
+def test_learns(method, straight, task):
+    snapshot = straight(method, 12)
     score = task.score(task.objective(), snapshot.params, snapshot.buffers, task.data.test)
-    assert score.accuracy > 0.75
+    assert score.accuracy > 0.9
 
 
-@pytest.mark.parametrize("method", EVERY)
+@every_method
 def test_stateless_clients_are_refused_or_served(method, train_for, data):
-    stateless = Fresh(clients=3, subsets=6, client_alpha=1.0).on(data, seed=0)
+    stateless = Stateless(clients=3, subsets=6, client_alpha=1.0).on(data, seed=0)
     if method.stateful:
         with pytest.raises(IncompatibleError, match="keeps its state on the client"):
             train_for(method, 2, scenario=stateless)
     else:
-        assert train_for(method, 2, scenario=stateless).lockers == {}
+        assert train_for(method, 2, scenario=stateless).client_states == {}
 
 
 @pytest.mark.parametrize("neutral", [FedProx(mu=0.0), MimeLite(beta=0.0), Ditto()], ids=name)
 @pytest.mark.parametrize("memory", MEMORIES, ids=name)
-def test_neutral_settings_are_fedavg(memory, neutral, train_for):
+def test_neutral_settings_are_fedavg(memory, neutral, straight):
     """Bit for bit: no tie, no momentum, or a personal model that nobody else sees."""
-    one, plain = (train_for(method(b, memory), 5) for b in (neutral, FedAvg()))
+    one, plain = (straight(method(b, memory), 5) for b in (neutral, FedAvg()))
     assert torch.equal(one.params, plain.params)
     assert torch.equal(one.buffers, plain.buffers)
 
 
 @pytest.mark.parametrize("memory", MEMORIES, ids=name)
-def test_the_first_round_of_scaffold_is_fedavgs(memory, train_for):
-    one, plain = (train_for(method(b, memory), 1) for b in (Scaffold(), FedAvg()))
+def test_the_first_round_of_scaffold_is_fedavgs(memory, straight):
+    one, plain = (straight(method(b, memory), 1) for b in (Scaffold(), FedAvg()))
     assert torch.equal(one.params, plain.params)
 
 
 @pytest.mark.parametrize("memory", MEMORIES, ids=name)
 @pytest.mark.parametrize("backbone", BACKBONES, ids=name)
-def test_a_past_without_weight_is_forgotten(backbone, memory, train_for):
-    weightless = Method(backbone, memory, Optimal(drift=0.0, loss=1.0))
+def test_a_past_without_weight_is_forgotten(backbone, memory, train_for, straight):
+    weightless = Method(backbone, memory, Optimal(time_drift_sq=0.0, information_loss_sq=1.0))
     forgetful = Method(backbone, Forget())
-    assert torch.equal(train_for(weightless, 5).params, train_for(forgetful, 5).params)
+    assert torch.equal(train_for(weightless, 5).params, straight(forgetful, 5).params)
 
 
-@pytest.mark.parametrize(
-    "weights",
-    [Merged(), Uniform(), Fixed(0.5), Optimal(1.0, 0.1), Correlated(1.0, 0.1, 0.5), Adaptive()],
-    ids=name,
-)
-@pytest.mark.parametrize("method", EVERY)
+WEIGHTS = [
+    Merged(),
+    Uniform(),
+    Fixed(0.5),
+    Optimal(1.0, 0.1),
+    Correlated(1.0, 0.1, 0.5),
+    Adaptive(),
+]
+
+
+def weighted():
+    """Every backbone, memory and weights; quick are as many as it takes to meet every pair of them."""
+    methods = [(param.id, param.values[0]) for param in EVERY]
+    for b, (_, group) in enumerate(groupby(methods, lambda each: each[1].backbone)):
+        memories = list(group)
+        for (m, (name_, chosen)), (w, weights) in product(enumerate(memories), enumerate(WEIGHTS)):
+            marks = () if (b + w) % len(memories) == m else pytest.mark.slow
+            yield pytest.param(chosen, weights, marks=marks, id=f"{name_}-{name(weights)}")
+
+
+@pytest.mark.parametrize(("method", "weights"), list(weighted()))
 def test_every_weighting_composes_with_every_method(method, weights, train_for):
     if method.backbone.private and weights.probes:
         with pytest.raises(ValueError, match="reports for Adaptive go to the server"):
@@ -157,11 +145,11 @@ def test_every_weighting_composes_with_every_method(method, weights, train_for):
     assert same(result, train_for(chosen, 4))
 
 
-@pytest.mark.parametrize("method", EVERY)
+@every_method
 def test_a_round_in_which_nobody_comes_changes_nothing(method, train_for, data):
     late = Schedule(spans=tuple((client, 2, -1) for client in range(4)))
     world = Subsets(clients=4, subsets=6, client_alpha=1.0, membership=late).on(data, seed=0)
     start = train_for(method, 1, scenario=world)
-    nothing = Snapshot(2, start.server, start.buffers, weights=start.weights)
+    nothing = Snapshot(2, start.server, start.buffers, weighting_state=start.weighting_state)
     assert same(train_for(method, 2, scenario=world), nothing)
     assert not same(train_for(method, 3, scenario=world), nothing)

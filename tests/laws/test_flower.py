@@ -1,23 +1,26 @@
-"""The engine for clients on other machines, with a post office in memory: no Flower, no processes."""
+"""The engine for clients on other machines, with a transport in memory: no Flower, no processes."""
 
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 import pytest
 import torch
-from methods import EVERY
-from post_office import PostOffice, Time
 
 from chronofed import CoreSet, Experiment, FedAvg, Method, Scaffold, Train
+from chronofed.clients.messages import Order
+from chronofed.clients.screening import Screen
+from chronofed.clients.store import ClientStore
+from chronofed.core.errors import RunError
 from chronofed.engines import SerialEngine
-from chronofed.errors import RunError
-from chronofed.flower import wire
+from chronofed.flower.codec import OrderWriter, read_result, write_result
 from chronofed.flower.engine import FlowerEngine
+from chronofed.flower.messages import Message, method_fingerprint, read_reply, write_error
+from chronofed.flower.node import ClientNode, RoundData
 from chronofed.flower.settings import Federation
-from chronofed.flower.station import Data, Station
-from chronofed.flower.wire import Letter, fingerprint
-from chronofed.records.checkpoint import encode
-from chronofed.screening import Screen
+from chronofed.runs.checkpoint import encode
+from tests.helpers.fake_transport import FakeClock, FakeTransport
+from tests.helpers.methods import EVERY
 
 RUN = "00c0ffee"
 STATEFUL = Method(Scaffold(), CoreSet(size=20))
@@ -25,7 +28,7 @@ STATEFUL = Method(Scaffold(), CoreSet(size=20))
 
 @dataclass
 class World:
-    office: PostOffice
+    transport: FakeTransport
     engine: FlowerEngine
     events: list[dict]
 
@@ -37,69 +40,67 @@ class World:
 def world(task, scenario, tmp_path):
     """A server and four clients, of which ``clients`` are there from the beginning."""
 
-    def build(method, *, tamper=None, clients=(0, 1, 2, 3), supply=None, **settings) -> World:
-        def share(experiment, order, vault):
+    def build(method, *, tamper=None, clients=(0, 1, 2, 3), provider=None, **settings) -> World:
+        def share(experiment, order, client_store):
             visit = scenario.at(order.round).visits[order.client]
-            return Data(task.samples(visit.indices), visit.key, task.objective())
+            return RoundData(task.samples(visit.indices), visit.key, task.objective())
 
-        known = {fingerprint(Experiment(method=method)): Experiment(method=method)}
-        stations = {
-            100 + i: Station(i, known, tmp_path / "vaults", supply or share) for i in clients
+        known = {method_fingerprint(Experiment(method=method)): Experiment(method=method)}
+        client_nodes = {
+            100 + i: ClientNode(i, known, tmp_path / "state", provider or share) for i in clients
         }
-        time, events = Time(), []
-        office = PostOffice(time, stations, tamper)
+        clock, events = FakeClock(), []
+        transport = FakeTransport(clock, client_nodes, tamper)
         engine = FlowerEngine(
             task,
-            office,
+            transport,
             RUN,
             *known,
             Screen.on(task, method),
             Federation(**settings),
             events.append,
-            now=lambda: time.now,
-            sleep=time.sleep,
+            now=lambda: clock.now,
+            sleep=clock.sleep,
         )
-        return World(office, engine, events)
+        return World(transport, engine, events)
 
     return build
 
 
 def same(one, other) -> bool:
-    """Bit for bit, but for lockers, which a server on Flower does not see, and what it knows of its clients."""
-    one, other = (replace(each, lockers={}, engine={}) for each in (one, other))
+    """Compare bit for bit, but for client states and the engine's state, which only one of them has."""
+    one, other = (replace(each, client_states={}, engine={}) for each in (one, other))
     return encode(one) == encode(other)
 
 
 @pytest.mark.parametrize("method", EVERY)
-def test_every_method_ends_with_the_bits_of_the_serial_engine(method, world, train_for):
+def test_every_method_ends_with_the_bits_of_the_serial_engine(method, world, train_for, straight):
     there = world(method)
-    here = train_for(method, 3)
+    here = straight(method, 3)
     assert same(train_for(method, 3, engine=there.engine), here)
     assert set(there.kinds()) == {"joined"}
-    assert not there.engine.lockers
+    assert not there.engine.client_states
 
 
-def test_lockers_are_those_of_the_serial_engine(world, task, train_for, tmp_path):
+def test_client_states_are_those_of_the_serial_engine(world, task, train_for, tmp_path):
     serial = SerialEngine(task)
     train_for(STATEFUL, 3, engine=serial)
     there = world(STATEFUL)
     train_for(STATEFUL, 3, engine=there.engine)
-    from chronofed.vault import Vault
-
-    for node, station in there.office.stations.items():
-        with Vault(station.vault(RUN)) as vault:
-            kept, right = vault.locker(), serial.lockers[node - 100]
-        assert torch.equal(kept.state["control"], right.state["control"])
-        assert [(k.round, k.key) for k in kept.kept] == [(k.round, k.key) for k in right.kept]
+    for node, client_node in there.transport.client_nodes.items():
+        with ClientStore(client_node.store_path(RUN)) as client_store:
+            kept, right = client_store.client_state(), serial.client_states[node - 100]
+        assert torch.equal(kept.backbone_state["control"], right.backbone_state["control"])
+        assert [(k.round, k.key) for k in kept.items] == [(k.round, k.key) for k in right.items]
 
 
 def test_a_client_that_fails_once_is_asked_again_and_nothing_is_lost(world, train_for):
     """Its training was done and its answer lost: it must not train, or remember, a second time."""
     lost = set()
 
-    def tamper(question, answer, again):
-        if question.client == 2 and question.name not in lost:
-            lost.add(question.name)
+    def tamper(request, answer, again):
+        if request.client == 2 and request.name not in lost:
+            lost.add(request.name)
             return "error 8: the client app crashed", 0.0
         return answer, 0.0
 
@@ -109,8 +110,8 @@ def test_a_client_that_fails_once_is_asked_again_and_nothing_is_lost(world, trai
 
 
 def test_a_client_that_always_fails_is_skipped(world, train_for):
-    def tamper(question, answer, again):
-        return ("error 2", 0.0) if question.client == 2 else (answer, 0.0)
+    def tamper(request, answer, again):
+        return ("error 2", 0.0) if request.client == 2 else (answer, 0.0)
 
     there = world(Method(), tamper=tamper)
     last = train_for(Method(), 2, engine=there.engine)
@@ -119,11 +120,11 @@ def test_a_client_that_always_fails_is_skipped(world, train_for):
 
 
 def test_an_exception_in_a_client_is_a_failure_with_its_reason(world, train_for):
-    def supply(experiment, order, vault):
+    def provider(experiment, order, client_store):
         raise ZeroDivisionError("no data today")
 
-    there = world(Method(), supply=supply, patience=20.0)
-    with pytest.raises(RunError, match="round 0: only 0 of 4 clients gave an answer that counts"):
+    there = world(Method(), provider=provider, quorum_timeout_s=20.0)
+    with pytest.raises(RunError, match="round 0: only 0 of 4 clients gave a usable answer"):
         train_for(Method(), 1, engine=there.engine)
     assert {e["reason"] for e in there.events if "reason" in e} == {"error 2: no data today"}
 
@@ -131,30 +132,30 @@ def test_an_exception_in_a_client_is_a_failure_with_its_reason(world, train_for)
 def test_stragglers_are_left_behind_and_their_late_answers_are_dropped_and_counted(
     world, train_for
 ):
-    def tamper(question, answer, again):
-        return answer, 50.0 if question.client == 3 and question.round == 0 else 0.0
+    def tamper(request, answer, again):
+        return answer, 50.0 if request.client == 3 and request.round == 0 else 0.0
 
-    there = world(Method(), tamper=tamper, deadline=30.0, poll=1.0)
+    there = world(Method(), tamper=tamper, round_timeout_s=30.0, poll_s=1.0)
     train_for(Method(), 1, engine=there.engine)
     assert there.kinds()[4:] == ["missing"]
-    there.office.time.now = 60.0
+    there.transport.clock.now = 60.0
     last = train_for(Method(), 2, engine=there.engine)
     assert there.kinds().count("late") == 1
     assert last.round == 2
 
 
-def test_below_the_quorum_a_round_waits_beyond_its_deadline(world, train_for):
-    def tamper(question, answer, again):
-        return answer, 45.0 if question.client > 0 else 0.0
+def test_below_the_quorum_a_round_waits_beyond_its_timeout(world, train_for):
+    def tamper(request, answer, again):
+        return answer, 45.0 if request.client > 0 else 0.0
 
-    there = world(Method(), tamper=tamper, deadline=30.0, quorum=2, poll=1.0)
+    there = world(Method(), tamper=tamper, round_timeout_s=30.0, quorum=2, poll_s=1.0)
     last = train_for(Method(), 1, engine=there.engine)
     assert same(last, train_for(Method(), 1))
-    assert there.office.time.now >= 45.0
+    assert there.transport.clock.now >= 45.0
 
 
 def test_without_a_quorum_the_run_stops_with_one_line(world, train_for):
-    there = world(Method(), clients=(0,), quorum=3, patience=100.0, poll=1.0)
+    there = world(Method(), clients=(0,), quorum=3, quorum_timeout_s=100.0, poll_s=1.0)
     with pytest.raises(
         RunError, match=r"only 1 of 4 clients .* 3 are needed; see events.jsonl"
     ) as error:
@@ -165,55 +166,55 @@ def test_without_a_quorum_the_run_stops_with_one_line(world, train_for):
 def spoiled(change):
     """Tamper with the result of client 1."""
 
-    def tamper(question, answer, again):
-        if question.client != 1 or isinstance(answer, str):
+    def tamper(request, answer, again):
+        if request.client != 1 or isinstance(answer, str):
             return answer, 0.0
-        reply = wire.read_reply(answer)
-        return change(question, reply, wire.read_result(reply, answer.body)), 0.0
+        reply = read_reply(answer)
+        return change(request, reply, read_result(reply, answer.body)), 0.0
 
     return tamper
 
 
-def nan(question, reply, result):
+def nan(request, reply, result):
     delta = result.upload["delta"].clone()
     delta[3] = float("nan")
-    return wire.write_reply(question, replace(result, upload={"delta": delta}))
+    return write_result(request, replace(result, upload={"delta": delta}))
 
 
-def other_name(question, reply, result):
-    return wire.write_reply(wire.msgspec.structs.replace(question, round=7), result)
+def other_name(request, reply, result):
+    return write_result(msgspec.structs.replace(request, round=7), result)
 
 
-def other_method(question, reply, result):
-    return wire.write_reply(wire.msgspec.structs.replace(question, method="abc"), result)
+def other_method(request, reply, result):
+    return write_result(msgspec.structs.replace(request, fingerprint="abc"), result)
 
 
-def other_client(question, reply, result):
-    return wire.write_reply(question, replace(result, client=0))
+def other_client(request, reply, result):
+    return write_result(request, replace(result, client=0))
 
 
-def cut(question, reply, result):
-    letter = wire.write_reply(question, result)
-    return Letter(letter.header, letter.body[:-5])
+def cut(request, reply, result):
+    message = write_result(request, result)
+    return Message(message.header, message.body[:-5])
 
 
-def not_json(question, reply, result):
-    return Letter("{", b"")
+def not_json(request, reply, result):
+    return Message("{", b"")
 
 
-def other_protocol(question, reply, result):
-    letter = wire.write_reply(question, result)
-    return Letter(letter.header.replace('"protocol": 1', '"protocol": 99'), letter.body)
+def other_protocol(request, reply, result):
+    message = write_result(request, result)
+    return Message(message.header.replace('"protocol": 2', '"protocol": 99'), message.body)
 
 
 BAD = {
     nan: "finite",
-    other_name: "the reply is about '00c0ffee/7",
-    other_method: "the reply is about 'abc'",
-    other_client: "the reply is about 0, not 1",
-    cut: "cannot be read",
-    not_json: "cannot be read",
-    other_protocol: "protocol 99, but this side speaks 1",
+    other_name: "the reply is for '00c0ffee/7",
+    other_method: "the reply is for 'abc'",
+    other_client: "the reply is for 0, expected 1",
+    cut: "malformed body",
+    not_json: "malformed header",
+    other_protocol: "protocol 99, but this side uses 2",
 }
 
 
@@ -229,13 +230,13 @@ def test_bad_answers_are_refused_once_logged_and_never_aggregated(change, world,
 
 
 def test_clients_join_in_mid_run_and_come_back_under_another_number(world, train_for):
-    there = world(Method(), clients=(0, 1, 2), muster=5.0, poll=1.0)
+    there = world(Method(), clients=(0, 1, 2), join_timeout_s=5.0, poll_s=1.0)
     first = train_for(Method(), 1, engine=there.engine)
     assert there.kinds() == ["joined"] * 3 + ["missing"]
-    stations = there.office.stations
-    stations[900] = replace(stations[102], client=3)
-    stations[901] = stations.pop(101)
-    there.office.time.now += 5.0
+    client_nodes = there.transport.client_nodes
+    client_nodes[900] = replace(client_nodes[102], client=3)
+    client_nodes[901] = client_nodes.pop(101)
+    there.transport.clock.now += 5.0
     train_for(Method(), 2, start=first, engine=there.engine)
     train_for(Method(), 3, start=first, engine=there.engine)
     assert {e["client"]: e["node"] for e in there.events if "node" in e} == {
@@ -247,17 +248,17 @@ def test_clients_join_in_mid_run_and_come_back_under_another_number(world, train
     assert "left" in there.kinds()
 
 
-def test_a_client_that_reappears_takes_its_order_over(world, train_for):
+def test_a_client_on_a_new_node_gets_its_order_again(world, train_for):
     """Its first node is dead, but counts as there until its heartbeats are missed."""
-    there = world(STATEFUL, poll=1.0)
+    there = world(STATEFUL, poll_s=1.0)
 
-    def tamper(question, answer, again):
-        if question.client == 1 and 900 not in there.office.stations:
-            there.office.stations[900] = there.office.stations[101]
+    def tamper(request, answer, again):
+        if request.client == 1 and 900 not in there.transport.client_nodes:
+            there.transport.client_nodes[900] = there.transport.client_nodes[101]
             return None, 0.0  # done, but the answer never leaves
         return answer, 0.0
 
-    there.office.tamper = tamper
+    there.transport.tamper = tamper
     assert same(train_for(STATEFUL, 2, engine=there.engine), train_for(STATEFUL, 2))
     assert "moved" in there.kinds()
 
@@ -275,25 +276,28 @@ def test_a_node_that_cannot_say_who_it_is_is_ignored(world, train_for):
     there = world(Method())
 
     class Mute:
-        def answer(self, letter):
-            return wire.write_refusal("", -1, "start it with --node-config 'client=0'")
+        def answer(self, message):
+            return write_error("", -1, "start it with --node-config 'client=0'")
 
-    there.office.stations[500] = Mute()
+    there.transport.client_nodes[500] = Mute()
     last = train_for(Method(), 3, engine=there.engine)
     assert same(last, train_for(Method(), 3))
     reasons = {e["reason"] for e in there.events if e["event"] == "unknown"}
     assert reasons == {"start it with --node-config 'client=0'"}
 
 
-def test_an_order_for_another_client_or_method_is_refused_by_the_station(world, train_for):
+def test_an_order_for_another_client_or_method_is_refused_by_the_node(world, train_for):
     there = world(Method())
     other = world(Method(FedAvg(server_lr=0.5))).engine
-    other.mail, other.settings = there.office, Federation(patience=12.0)
+    settings = Federation(quorum_timeout_s=12.0)
+    other = replace(other, transport=there.transport, settings=settings)
     with pytest.raises(RunError):
         train_for(Method(FedAvg(server_lr=0.5)), 1, engine=other)
-    station = there.office.stations[100]
+    client_node = there.transport.client_nodes[100]
     params, buffers = torch.zeros(3), torch.zeros(0)
-    order = wire.Order(0, 2, {"params": params}, buffers, Method().weights, None, Train(), 0)
-    _, letter = wire.Desk(RUN, next(iter(station.experiments))).write(order, "train")
-    assert wire.read_reply(station.answer(letter)).error == "an order for client 2 came to client 0"
-    assert np.all([v.suffix != ".sqlite" for v in station.folder.glob("client-2*")])
+    order = Order(0, 2, {"params": params}, buffers, Method().weights, None, Train(), 0)
+    _, message = OrderWriter(RUN, next(iter(client_node.experiments))).write(order, "train")
+    assert (
+        read_reply(client_node.answer(message)).error == "client 0 received an order for client 2"
+    )
+    assert np.all([v.suffix != ".sqlite" for v in client_node.folder.glob("client-2*")])

@@ -1,25 +1,29 @@
-"""A server on Flower leaves an ordinary run directory, and comes back from any crash; without Flower."""
+"""A server on Flower writes an ordinary run directory and resumes after any crash; tested without Flower."""
 
 import itertools
 import json
+import logging
+import threading
 
 import msgspec
 import pytest
 import torch
-from post_office import PostOffice, Time
 
 from chronofed import CoreSet, Experiment, Linear, Merged, Method, Scaffold, Subsets, Train
-from chronofed.errors import RunError, SpecError
-from chronofed.experiments import runner
-from chronofed.experiments.own import load_source
-from chronofed.flower import server
-from chronofed.flower.client import experiments, station_of
+from chronofed.clients.messages import Order
+from chronofed.core.errors import RunError, SpecError
+from chronofed.data.client_source import TableFile
+from chronofed.data.client_source.load import load_source
+from chronofed.flower import server_app
+from chronofed.flower.client_app import experiments, make_node
+from chronofed.flower.codec import OrderWriter
+from chronofed.flower.messages import method_fingerprint, read_reply, write_hello
+from chronofed.flower.node import ClientNode, ScenarioData, SourceData
 from chronofed.flower.settings import Federation
-from chronofed.flower.station import Own, Share, Station
-from chronofed.flower.wire import Desk, fingerprint, read_reply, write_hello
-from chronofed.metrics.evaluation import Evaluate
-from chronofed.protocol import Order
-from chronofed.sources import TableSource
+from chronofed.runs import runner
+from chronofed.runs.built import build
+from chronofed.training.evaluation import Evaluate
+from tests.helpers.fake_transport import FakeClock, FakeTransport
 
 EXPERIMENT = Experiment(
     rounds=3,
@@ -37,14 +41,16 @@ class Crash(Exception):
 
 
 @pytest.fixture
-def office(tmp_path):
-    known = {fingerprint(EXPERIMENT): EXPERIMENT}
-    stations = {10 + i: Station(i, known, tmp_path / "vaults", Share()) for i in range(3)}
-    return PostOffice(Time(), stations)
+def transport(tmp_path):
+    known = {method_fingerprint(EXPERIMENT): EXPERIMENT}
+    client_nodes = {
+        10 + i: ClientNode(i, known, tmp_path / "state", ScenarioData()) for i in range(3)
+    }
+    return FakeTransport(FakeClock(), client_nodes)
 
 
-def conduct(office, path, **settings):
-    return server.conduct(EXPERIMENT, path, office, Federation(poll=0.001, **settings))
+def serve(transport, path, **settings):
+    return server_app.run_server(EXPERIMENT, path, transport, Federation(poll_s=0.001, **settings))
 
 
 def kinds(path):
@@ -54,7 +60,7 @@ def kinds(path):
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     path = tmp_path_factory.mktemp("serial") / "run"
-    return path, runner.proceed(runner.start(EXPERIMENT, path))
+    return path, runner.run(EXPERIMENT, path)
 
 
 def equal_records(one, other):
@@ -63,107 +69,139 @@ def equal_records(one, other):
     )
 
 
-def test_the_run_directory_is_that_of_one_machine(office, tmp_path, reference):
+def test_the_run_directory_is_that_of_one_machine(transport, tmp_path, reference):
     path, right = reference
-    summary = conduct(office, tmp_path / "run")
+    summary = serve(transport, tmp_path / "run")
     assert equal_records(tmp_path / "run", path)
     assert {k: v for k, v in summary.items() if not k.startswith("seconds")} == {
         k: v for k, v in right.items() if not k.startswith("seconds")
     }
     assert kinds(tmp_path / "run") == ["started", *["joined"] * 3, "finished"]
-    (line,) = server.RunDirectory(tmp_path / "run").engines()
+    (line,) = server_app.RunDirectory(tmp_path / "run").engines()
     assert line["engine"] == "FlowerEngine"
 
 
 @pytest.mark.parametrize("fatal", range(1, 10))
-def test_a_server_killed_at_any_answer_ends_with_the_same_bits(fatal, office, tmp_path, reference):
+def test_a_server_killed_at_any_answer_ends_with_the_same_bits(
+    fatal, transport, tmp_path, reference
+):
     """There are nine answers; the server dies when it would get one of them, and starts again."""
     count = itertools.count(1)
 
-    def tamper(question, answer, again):
+    def tamper(request, answer, again):
         if next(count) == fatal:
             raise Crash
         return answer, 0.0
 
-    office.tamper = tamper
+    transport.tamper = tamper
     with pytest.raises(Crash):
-        conduct(office, tmp_path / "run")
-    conduct(office, tmp_path / "run")
+        serve(transport, tmp_path / "run")
+    serve(transport, tmp_path / "run")
     assert equal_records(tmp_path / "run", reference[0])
-    assert conduct(office, tmp_path / "run")["rounds"] == 3  # finished: nothing is done again
+    assert serve(transport, tmp_path / "run")["rounds"] == 3  # finished: nothing is done again
 
 
-def test_a_run_cannot_change_between_one_machine_and_many(office, tmp_path):
+def test_a_run_cannot_change_between_one_machine_and_many(transport, tmp_path):
     """What its clients keep would be left behind."""
 
-    def tamper(question, answer, again):
-        if question.round == 2:
+    def tamper(request, answer, again):
+        if request.round == 2:
             raise Crash
         return answer, 0.0
 
-    office.tamper = tamper
+    transport.tamper = tamper
     with pytest.raises(Crash):
-        conduct(office, tmp_path / "there")
-    with pytest.raises(RunError, match=r"its clients are on Flower.* flwr run"):
-        runner.proceed(server.RunDirectory.open(tmp_path / "there"))
+        serve(transport, tmp_path / "there")
+    with pytest.raises(RunError, match=r"its clients, and their states, are on Flower.* flwr run"):
+        runner.resume(server_app.RunDirectory.open(tmp_path / "there"))
 
     def stop(progress):
         if progress.round == 2:
             raise Crash
 
-    directory = runner.start(EXPERIMENT, tmp_path / "here")
+    directory = runner.create(build(EXPERIMENT), tmp_path / "here")
+    experiment = server_app.checkpoint_every_round(EXPERIMENT)
     with pytest.raises(Crash):
-        runner.proceed(directory, watch=stop, change=server.every_round)
-    with pytest.raises(RunError, match=r"begun on this machine.* chronofed resume"):
-        conduct(office, tmp_path / "here")
+        runner.resume(directory, experiment=experiment, on_round=stop)
+    with pytest.raises(RunError, match=r"was started on this machine.* chronofed resume"):
+        serve(transport, tmp_path / "here")
 
 
-def test_a_directory_is_for_one_method(office, tmp_path):
-    conduct(office, tmp_path / "run")
+def test_a_directory_is_for_one_method(transport, tmp_path):
+    serve(transport, tmp_path / "run")
     other = msgspec.structs.replace(EXPERIMENT, method=Method())
     with pytest.raises(RunError, match="another method or model"):
-        server.conduct(other, tmp_path / "run", office, Federation())
+        server_app.run_server(other, tmp_path / "run", transport, Federation())
 
 
-def test_every_round_is_saved_before_the_next_begins(office, tmp_path):
+def test_every_round_is_saved_before_the_next_begins(transport, tmp_path):
     saved = []
 
-    def tamper(question, answer, again):
+    def tamper(request, answer, again):
         names = sorted(p.name[:8] for p in (tmp_path / "run/checkpoints").glob("*.safetensors"))
-        saved.append((question.round, int(names[-1]) if names else 0))
+        saved.append((request.round, int(names[-1]) if names else 0))
         return answer, 0.0
 
-    office.tamper = tamper
-    conduct(office, tmp_path / "run")
+    transport.tamper = tamper
+    serve(transport, tmp_path / "run")
     assert set(saved) == {(0, 0), (1, 1), (2, 2)}
 
 
-def test_what_stops_a_run_is_noted(office, tmp_path):
-    office.stations.clear()
-    office.time.sleep(0)
+def test_the_reason_of_a_stop_is_an_event(transport, tmp_path):
+    transport.client_nodes.clear()
+    transport.clock.sleep(0)
     with pytest.raises(RunError, match="round 0: only 0 of 3"):
-        conduct(office, tmp_path / "run", patience=0.05)
+        serve(transport, tmp_path / "run", quorum_timeout_s=0.05)
     last = json.loads((tmp_path / "run/events.jsonl").read_text().splitlines()[-1])
     assert last["event"] == "stopped"
     assert last["code"] == RunError.exit_code
     assert last["reason"].startswith("round 0: only 0 of 3")
 
 
+def test_warnings_about_the_run_are_events(transport, tmp_path, monkeypatch):
+    """Those of a client, which may quote its data, are not; nor those of a run in another thread."""
+    proceed = runner.proceed
+
+    def warning(*arguments, **others):
+        logging.getLogger("chronofed.runs.runner").warning("a damaged checkpoint")
+        logging.getLogger("chronofed.flower.node").warning("a secret row")
+        thread = threading.Thread(
+            target=logging.getLogger("chronofed.runs.runner").warning, args=["other"]
+        )
+        thread.start()
+        thread.join()
+        return proceed(*arguments, **others)
+
+    monkeypatch.setattr(runner, "proceed", warning)
+    serve(transport, tmp_path / "run")
+    events = map(json.loads, (tmp_path / "run/events.jsonl").read_text().splitlines())
+    assert [e["message"] for e in events if e["event"] == "warning"] == ["a damaged checkpoint"]
+    assert not logging.getLogger("chronofed.runs").handlers
+
+
 def test_settings_of_an_app():
-    table = {"spec": "spec.toml", "run": "/srv/run", "data": "", "quorum": 2, "deadline": 5.0}
-    assert server.federation(table) == Federation(quorum=2, deadline=5.0)
+    table = {
+        "spec": "spec.toml",
+        "run": "/srv/run",
+        "data": "",
+        "quorum": 2,
+        "round_timeout_s": 5.0,
+    }
+    assert server_app.federation(table) == Federation(quorum=2, round_timeout_s=5.0)
     with pytest.raises(SpecError, match=r"tool.flwr.app.config.quorom: unknown key; did you mean"):
-        server.federation({"quorom": 2})
-    assert str(server.directory_of({"run": "/srv/run"})) == "/srv/run"
+        server_app.federation({"quorom": 2})
+    assert str(server_app.run_path({"run": "/srv/run"})) == "/srv/run"
     for wrong in ({}, {"run": "runs/one"}):
         with pytest.raises(SpecError, match=r"expected the absolute path"):
-            server.directory_of(wrong)
+            server_app.run_path(wrong)
 
 
 def test_a_checkpoint_every_round():
-    sparse = msgspec.structs.replace(EXPERIMENT, checkpoint=server.Checkpoint(every=10, keep=5))
-    assert server.every_round(sparse).checkpoint == server.Checkpoint(every=1, keep=5)
-    assert server.every_round(EXPERIMENT).checkpoint.keep == 2
+    sparse = msgspec.structs.replace(EXPERIMENT, checkpoint=server_app.Checkpoint(every=10, keep=5))
+    assert server_app.checkpoint_every_round(sparse).checkpoint == server_app.Checkpoint(
+        every=1, keep=5
+    )
+    assert server_app.checkpoint_every_round(EXPERIMENT).checkpoint.keep == 2
 
 
 @pytest.fixture
@@ -174,16 +212,16 @@ def app(tmp_path):
 
 @pytest.mark.parametrize("node", [{"client": 2}, {"partition-id": 2, "num-partitions": 3}])
 def test_a_node_says_which_client_it_is(node, app):
-    station = station_of({**node, "state": str(app / "state")}, {"spec": "spec.toml"}, app)
-    assert station.client == 2
-    assert read_reply(station.answer(write_hello("00c0ffee"))).client == 2
-    assert list(station.experiments) == [fingerprint(EXPERIMENT)]
+    client_node = make_node({**node, "state": str(app / "state")}, {"spec": "spec.toml"}, app)
+    assert client_node.client == 2
+    assert read_reply(client_node.answer(write_hello("00c0ffee"))).client == 2
+    assert list(client_node.experiments) == [method_fingerprint(EXPERIMENT)]
 
 
 @pytest.mark.parametrize("node", [{}, {"client": -1}, {"client": "2"}, {"client": True}])
-def test_a_node_that_does_not_say_so_is_told(node, app):
+def test_a_node_without_a_client_number_is_refused(node, app):
     with pytest.raises(SpecError, match="--node-config 'client=0'"):
-        station_of(node, {}, app)
+        make_node(node, {}, app)
 
 
 def test_an_app_without_a_specification(tmp_path):
@@ -193,7 +231,7 @@ def test_an_app_without_a_specification(tmp_path):
 
 SOURCE = """
 [source]
-kind = "table"
+kind = "table-file"
 path = "rows.csv"
 classes = ["a", "b"]
 target = "y"
@@ -204,31 +242,31 @@ time = ""
 def test_a_client_with_data_of_its_own(tmp_path):
     (tmp_path / "source.toml").write_text(SOURCE)
     source = load_source(tmp_path / "source.toml")
-    assert isinstance(source, TableSource)
+    assert isinstance(source, TableFile)
     assert source.path == str(tmp_path / "rows.csv")
     (tmp_path / "broken.toml").write_text("=")
     with pytest.raises(SpecError, match=r"broken.toml: cannot be read"):
         load_source(tmp_path / "broken.toml")
 
 
-def test_own_data_that_grow_are_trained_on_and_counted(tmp_path):
+def test_new_rows_of_a_client_are_trained_on_and_counted(tmp_path):
     """Two rows more in the second round: the server learns their number, and nothing else of them."""
     (tmp_path / "source.toml").write_text(SOURCE)
     rows = tmp_path / "rows.csv"
     rows.write_text("u,v,y\n" + "".join(f"{k},{-k},{'ab'[k % 2]}\n" for k in range(10)))
     experiment = msgspec.structs.replace(EXPERIMENT, method=Method(memory=CoreSet(size=4)))
-    station = Station(
+    client_node = ClientNode(
         0,
-        {fingerprint(experiment): experiment},
-        tmp_path / "vaults",
-        Own(load_source(tmp_path / "source.toml")),
+        {method_fingerprint(experiment): experiment},
+        tmp_path / "state",
+        SourceData(load_source(tmp_path / "source.toml")),
     )
     sizes, keys = [], []
     for round_ in range(2):
         state, none = {"params": torch.zeros(2 * 2 + 2)}, torch.zeros(0)
         order = Order(round_, 0, state, none, Merged(), None, Train(steps=2), 0)
-        _, letter = Desk("00c0ffee", *station.experiments).write(order, "train")
-        reply = read_reply(station.answer(letter))
+        _, message = OrderWriter("00c0ffee", *client_node.experiments).write(order, "train")
+        reply = read_reply(client_node.answer(message))
         assert reply.error == ""
         sizes.append(reply.size)
         keys.append(reply.key)

@@ -1,32 +1,34 @@
-"""Clients elsewhere whose rows grow, over a post office in memory: what they keep, and what is believed."""
+"""Clients on other machines whose rows grow, over a transport in memory: client stores and screening."""
 
 import json
+import logging
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
 import pytest
 import torch
-from post_office import PostOffice, Time
 
-from chronofed import CoreSet, Elsewhere, Experiment, Linear, Method, Scaffold, Table, Train
-from chronofed.errors import RunError, SpecError
-from chronofed.experiments.spec import load_settings
-from chronofed.flower import server, wire
-from chronofed.flower.client import answered, station_of
+from chronofed import CoreSet, Experiment, Linear, Method, Remote, Scaffold, Table, Train
+from chronofed.clients.messages import Order
+from chronofed.clients.store import inspect
+from chronofed.core.errors import RunError, SpecError
+from chronofed.flower import server_app
+from chronofed.flower.client_app import answer, log_to_stderr, make_node
+from chronofed.flower.codec import OrderWriter, read_result, write_result
+from chronofed.flower.messages import method_fingerprint, read_reply, read_request, write_hello
 from chronofed.flower.settings import Federation, Node
-from chronofed.flower.wire import Desk, fingerprint, read_reply, read_result, write_hello
-from chronofed.protocol import Order
-from chronofed.records.checkpoint import load_latest
+from chronofed.methods.weighting import Merged
+from chronofed.runs.checkpoint import load_latest
+from chronofed.runs.load_spec import load_settings
 from chronofed.scenarios import Schedule
-from chronofed.vault import inspect
-from chronofed.weights import Merged
+from tests.helpers.fake_transport import FakeClock, FakeTransport
 
 ROWS = 6  # of a client in a round
 METHOD = Method(Scaffold(), CoreSet(size=4))
 SOURCE = """
 [source]
-kind = "table"
+kind = "table-file"
 path = "{path}"
 classes = ["calm", "storm"]
 target = "weather"
@@ -64,7 +66,7 @@ class Coast:
             rounds=rounds,
             data=table,
             model=Linear(),
-            scenario=Elsewhere(clients),
+            scenario=Remote(clients),
             method=METHOD,
             train=Train(steps=2, batch_size=4),
         )
@@ -89,38 +91,40 @@ class Coast:
         state, source = str(self.folder / "state"), str(self.folder / f"{client}.toml")
         return {"client": client, "state": state, "source": source, **more}
 
-    def station(self, client, **more):
-        return station_of(self.node(client, **more), {}, self.app)
+    def client_node(self, client, **more):
+        return make_node(self.node(client, **more), {}, self.app)
 
-    def office(self, tamper=None, **more):
+    def transport(self, tamper=None, **more):
         """Rows arrive when the first order of a round does."""
 
-        def tampered(question, answer, again):
-            return (answer, 0.0) if tamper is None else tamper(question, answer)
+        def tampered(request, answer, again):
+            return (answer, 0.0) if tamper is None else tamper(request, answer)
 
         clients = range(self.experiment.scenario.clients)
-        office = PostOffice(Time(), {10 + i: self.station(i, **more) for i in clients}, tampered)
-        send = office.send
+        transport = FakeTransport(
+            FakeClock(), {10 + i: self.client_node(i, **more) for i in clients}, tampered
+        )
+        send = transport.send
 
-        def growing(letters, seconds):
-            rounds = [wire.read_question(letter).round for _, letter in letters if letter.body]
+        def growing(messages, ttl_s):
+            rounds = [read_request(message).round for _, message in messages if message.body]
             while rounds and self.grown <= max(rounds):
                 self.grow()
-            return send(letters, seconds)
+            return send(messages, ttl_s)
 
-        office.send = growing
-        return office
+        transport.send = growing
+        return transport
 
-    def conduct(self, run="run", tamper=None, more=None, **settings):
-        settings = Federation(**{"poll": 0.001, "patience": 0.3, **settings})
-        office = self.office(tamper, **(more or {}))
-        return server.conduct(self.experiment, self.folder / run, office, settings)
+    def serve(self, run="run", tamper=None, more=None, **settings):
+        settings = Federation(**{"poll_s": 0.001, "quorum_timeout_s": 0.3, **settings})
+        transport = self.transport(tamper, **(more or {}))
+        return server_app.run_server(self.experiment, self.folder / run, transport, settings)
 
     def events(self, kind, run="run"):
         found = (self.folder / run / "events.jsonl").read_text().splitlines()
         return [event for event in map(json.loads, found) if event["event"] == kind]
 
-    def vault(self, client):
+    def client_store(self, client):
         (path,) = (self.folder / "state").glob(f"client-{client}-*.sqlite")
         return inspect(path)
 
@@ -131,26 +135,26 @@ def coast(tmp_path):
 
 
 def test_they_learn_from_rows_that_arrive_during_the_run(coast):
-    summary = coast.conduct()
+    summary = coast.serve()
     assert summary["rounds"] == 3
     for client in (0, 1):
-        seen = coast.vault(client)
+        seen = coast.client_store(client)
         assert [(d.round, d.size, d.samples) for d in seen.data_sets] == [
             (0, 6, 4),
             (1, 6, 4),
             (2, 6, 4),
         ]
         assert f"{seen.data_sets[2].oldest:%Y-%m-%d}" >= "2020-01-13"
-    history = server.RunDirectory(coast.folder / "run").history()
+    history = server_app.RunDirectory(coast.folder / "run").history()
     assert len(history) == 3
     assert not any("seen" in key or "forgetting" in key for line in history for key in line)
-    about = server.RunDirectory(coast.folder / "run").scenario()
-    assert (about["elsewhere"], about["clients"]) == (True, 2)
+    about = server_app.RunDirectory(coast.folder / "run").scenario()
+    assert (about["remote"], about["clients"]) == (True, 2)
 
 
 def test_the_server_s_directory_has_none_of_their_rows(coast):
     """The distinctive 0.25 of every wind, as text and as a number of any width, and the names of rows."""
-    coast.conduct()
+    coast.serve()
     secret = [b"c0-1", torch.tensor([3.25, 0.0]).numpy().tobytes(), b"3.25"]
     kept = b"".join(p.read_bytes() for p in (coast.folder / "state").glob("*.sqlite"))
     assert torch.tensor([3.25]).numpy().tobytes() in kept  # so the search could find it
@@ -159,109 +163,119 @@ def test_the_server_s_directory_has_none_of_their_rows(coast):
         assert not [each for each in secret if each in content], path
 
 
-def test_a_client_without_a_source_says_so_in_one_line(coast, capsys):
+def test_a_client_without_a_source_says_so_in_one_line(coast, caplog):
     node = {"client": 0, "state": str(coast.folder / "state")}
-    reply = read_reply(answered(first_order(coast), node, {}, coast.app))
+    reply = read_reply(answer(first_order(coast), node, {}, coast.app))
     assert "client 0 has no source" in reply.error
     assert "--node-config 'client=0 source=" in reply.error
-    assert capsys.readouterr().err == f"chronofed: {reply.error}\n"
+    assert caplog.messages == [reply.error]
 
 
 def first_order(coast, size=6, round_=0):
     state, none = {"params": torch.zeros(size), "control": torch.zeros(size)}, torch.zeros(0)
     order = Order(round_, 0, state, none, Merged(), None, Train(steps=1), 0)
-    return Desk("00c0ffee", fingerprint(coast.experiment)).write(order, "train")[1]
+    return OrderWriter("00c0ffee", method_fingerprint(coast.experiment)).write(order, "train")[1]
 
 
 def test_the_server_s_table_need_not_be_on_the_client(coast):
     coast.grow()
     (coast.folder / "test.csv").unlink()
-    letter = coast.station(0).answer(first_order(coast))
-    assert read_reply(letter).error == ""
-    assert read_result(read_reply(letter), letter.body).size == ROWS
+    message = coast.client_node(0).answer(first_order(coast))
+    assert read_reply(message).error == ""
+    assert read_result(read_reply(message), message.body).size == ROWS
     assert load_settings(coast.app / "spec.toml") == coast.experiment
 
 
 def test_features_that_were_not_agreed_on_are_one_line(coast):
     coast.grow()
-    reply = read_reply(coast.station(0).answer(first_order(coast, size=10)))
+    reply = read_reply(coast.client_node(0).answer(first_order(coast, size=10)))
     assert "make a model of 6 parameters, but the server's has 10" in reply.error
 
 
-def test_what_is_wrong_with_a_row_is_told_to_its_owner_only(coast, capsys):
+def test_a_problem_with_a_row_is_logged_on_the_node_only(coast, caplog):
     (coast.folder / "rows-0.csv").write_text(
         "row,when,wind,rain,weather\nr,2020-01-01,1,2,plague\n"
     )
-    letter = coast.station(0).answer(first_order(coast))
-    reply = read_reply(letter)
+    message = coast.client_node(0).answer(first_order(coast))
+    reply = read_reply(message)
     assert reply.error == "client 0 cannot read its own data in round 0: see its node's log"
-    assert "plague" not in letter.header
-    said = capsys.readouterr().err
-    assert "'plague' is not a class that was agreed on" in said
-    assert said.startswith(f"chronofed: {reply.error} (")
+    assert "plague" not in message.header
+    (said,) = caplog.messages
+    assert "'plague' is not a known class" in said
+    assert said.startswith(f"{reply.error} (")
     assert len(said.splitlines()) == 1
 
 
-def test_a_node_that_is_told_nonsense_says_what(coast, capsys):
+def test_wrong_settings_of_a_node_are_one_line(coast, caplog):
     cases = {
         "node-config.max_aeg: unknown key; did you mean 'max_age'?": {"max_aeg": "3 days"},
-        "Node.max_age: 'soon' is not a time such as '7 days'": {"max_age": "soon"},
-        "node-config.budget: expected float": {"budget": 0},
+        "Node.max_age: 'soon' is not a duration such as '7 days'": {"max_age": "soon"},
+        "node-config.limit_mb: expected float": {"limit_mb": 0},
         "cannot be read": {"source": "/none/such.toml"},
         "which client it is: start it with --node-config 'client=0'": {"client": -1},
     }
     for line, more in cases.items():
         reply = read_reply(
-            answered(write_hello("00c0ffee"), {**coast.node(0), **more}, {}, coast.app)
+            answer(write_hello("00c0ffee"), {**coast.node(0), **more}, {}, coast.app)
         )
         assert line in reply.error
         assert "\n" not in reply.error
-        assert (reply.client, capsys.readouterr().err) == (-1, f"chronofed: {reply.error}\n")
+        assert (reply.client, caplog.messages) == (-1, [reply.error])
+        caplog.clear()
     flowers = {"partition-id": 1, "num-partitions": 3}
-    assert read_reply(answered(write_hello("00c0ffee"), flowers, {}, coast.app)).client == 1
+    assert read_reply(answer(write_hello("00c0ffee"), flowers, {}, coast.app)).client == 1
 
 
-def test_a_node_s_budget_bounds_what_its_client_keeps(coast):
-    coast.conduct(more={"budget": 0.0005})  # 524 bytes: one data set of the three
-    seen = coast.vault(0)
+def test_limit_mb_bounds_the_client_store(coast):
+    coast.serve(more={"limit_mb": 0.0005})  # 524 bytes: one data set of the three
+    seen = coast.client_store(0)
     assert [d.round for d in seen.data_sets] == [2]
     assert 524 / 2 < seen.data_sets[0].bytes <= 524
 
 
-def test_a_node_s_max_age_lets_old_rows_go(coast, monkeypatch):
+def test_max_age_removes_old_rows(coast, monkeypatch):
     """At noon of the 20th January 2020 the rows of round 0 are older than ten days."""
     noon = datetime(2020, 1, 20, 12, tzinfo=UTC)
-    monkeypatch.setattr("chronofed.vault.store.now", lambda: noon)
-    coast.conduct(more={"max_age": "10 days"})
-    seen = coast.vault(0)
+    monkeypatch.setattr("chronofed.clients.store.store.now", lambda: noon)
+    coast.serve(more={"max_age": "10 days"})
+    seen = coast.client_store(0)
     assert seen.samples > 0
     assert min(d.oldest for d in seen.data_sets) >= noon - timedelta(days=10)
     assert [d.round for d in seen.data_sets] == [1, 2]
 
 
 def test_a_node_without_limits_has_none(tmp_path):
-    vault = Node(0).vault(tmp_path / "v")
-    assert (vault.budget, vault.max_age) == (None, None)
-    vault = Node(0, budget=2.5, max_age="2 weeks").vault(tmp_path / "v")
-    assert (vault.budget, vault.max_age) == (5 * 2**19, timedelta(days=14))
+    client_store = Node(0).client_store(tmp_path / "v")
+    assert (client_store.limit_bytes, client_store.max_age) == (None, None)
+    client_store = Node(0, limit_mb=2.5, max_age="2 weeks").client_store(tmp_path / "v")
+    assert (client_store.limit_bytes, client_store.max_age) == (5 * 2**19, timedelta(days=14))
 
 
-# A screen that remembers
+def test_warnings_go_to_the_node_s_standard_error_once(coast, capsys, monkeypatch):
+    library = logging.getLogger("chronofed")
+    monkeypatch.setattr(library, "handlers", [])
+    log_to_stderr()
+    log_to_stderr()
+    reply = read_reply(answer(write_hello("00c0ffee"), {}, {}, coast.app))
+    assert capsys.readouterr().err == f"chronofed: {reply.error}\n"
 
 
-def louder(question, answer, factor):
-    reply = wire.read_reply(answer)
-    result = wire.read_result(reply, answer.body)
+# Screening after a restart
+
+
+def louder(request, answer, factor):
+    reply = read_reply(answer)
+    result = read_result(reply, answer.body)
     upload = {**result.upload, "delta": factor * result.upload["delta"]}
     result = type(result)(
-        result.client, result.key, result.size, upload, result.buffers, result.kept
+        result.client, result.key, result.size, upload, result.buffers, result.record
     )
-    return wire.write_reply(question, result)
+    return write_result(request, result)
 
 
 def one_left(tmp_path):
     """Client 1 leaves before round 2, so that client 0 is alone with the server's memory of usual lengths."""
-    scenario = Elsewhere(2, membership=Schedule(((1, 0, 2),)))
+    scenario = Remote(2, membership=Schedule(((1, 0, 2),)))
     return Coast(tmp_path, scenario=scenario, method=Method())
 
 
@@ -269,58 +283,58 @@ class Stop(Exception):
     """The server's process dies."""
 
 
-def stop_at_round_2(question, answer):
-    if question.round == 2:
+def stop_at_round_2(request, answer):
+    if request.round == 2:
         raise Stop
     return answer, 0.0
 
 
-def shout_at_round_2(question, answer):
-    return louder(question, answer, 100.0) if question.round == 2 else answer, 0.0
+def shout_at_round_2(request, answer):
+    return louder(request, answer, 100.0) if request.round == 2 else answer, 0.0
 
 
-def test_a_server_that_was_restarted_still_refuses_what_is_far_too_long(tmp_path):
+def test_a_server_that_was_restarted_still_refuses_far_too_large_norms(tmp_path):
     coast = one_left(tmp_path)
     with pytest.raises(Stop):
-        coast.conduct(tamper=stop_at_round_2)
+        coast.serve(tamper=stop_at_round_2)
     with pytest.raises(RunError, match="round 2: only 0 of 1 clients"):
-        coast.conduct(tamper=shout_at_round_2)
+        coast.serve(tamper=shout_at_round_2)
     (refused,) = coast.events("refused")
     assert "max_norm_factor" in refused["reason"]
     assert refused["round"] == 2
-    coast.conduct()  # the honest answer, which the client sends again, is taken
+    coast.serve()  # the honest answer, which the client sends again, is taken
     assert load_latest(coast.folder / "run/checkpoints")[0].round == 3
 
 
-def test_it_is_the_checkpoint_that_remembers(tmp_path):
+def test_accepted_norms_are_in_the_checkpoint(tmp_path):
     coast = one_left(tmp_path)
     with pytest.raises(Stop):
-        coast.conduct(tamper=stop_at_round_2)
+        coast.serve(tamper=stop_at_round_2)
     saved, _ = load_latest(coast.folder / "run/checkpoints")
     (lengths,) = [t for name, t in saved.engine.items() if "upload.delta" in name]
     assert len(lengths) == 4  # two clients in two rounds
-    engine = server.FlowerEngine(None, None, "00c0ffee", "m", judge := Judge())
-    engine.recall(saved.engine)
-    assert judge.known is saved.engine
-    assert engine.remembered() is saved.engine
+    engine = server_app.FlowerEngine(None, None, "00c0ffee", "m", result_filter := ResultFilter())
+    engine.load_state_dict(saved.engine)
+    assert result_filter.known is saved.engine
+    assert engine.state_dict() is saved.engine
 
 
-class Judge:
+class ResultFilter:
     known = None
 
-    def recall(self, remembered):
-        self.known = remembered
+    def load_state_dict(self, state_dict):
+        self.known = state_dict
 
-    def remembered(self):
+    def state_dict(self):
         return self.known
 
 
 def test_the_screen_s_limits_can_be_set(tmp_path):
     coast = one_left(tmp_path)
     with pytest.raises(RunError, match="round 0: only 0 of 2 clients"):
-        coast.conduct("strict", max_norm=1e-9)
+        coast.serve("strict", max_norm=1e-9)
     assert {"max_norm" in e["reason"] for e in coast.events("refused", "strict")} == {True}
-    coast.conduct("lax", tamper=shout_at_round_2, max_norm_factor=1e5)
+    coast.serve("lax", tamper=shout_at_round_2, max_norm_factor=1e5)
     assert coast.events("refused", "lax") == []
 
 
@@ -335,5 +349,5 @@ def test_the_screen_s_limits_can_be_set(tmp_path):
 )
 def test_wrong_limits_are_one_line(table, line):
     with pytest.raises(SpecError, match=line):
-        server.federation({"spec": "spec.toml", **table})
-    assert server.federation({"max_norm": 5, "quorum": 2}) == Federation(max_norm=5.0, quorum=2)
+        server_app.federation({"spec": "spec.toml", **table})
+    assert server_app.federation({"max_norm": 5, "quorum": 2}) == Federation(max_norm=5.0, quorum=2)

@@ -7,8 +7,8 @@ from torch.nn import functional
 
 from chronofed import Classification, CoreSet, FedAvg, FedProx, Forget, Method, Subsets, Train, run
 from chronofed.engines import SerialEngine
-from chronofed.tasks.models import Custom
-from world import blobs
+from chronofed.models.zoo import Custom
+from tests.helpers.world import blobs
 
 EVERYTHING = 10**6  # a batch, or a core set, that holds all there is
 
@@ -56,6 +56,6 @@ def test_the_lone_client_keeps_its_core_set_to_itself(world):
     engine = SerialEngine(task)
     *_, last = run(Method(FedAvg(), CoreSet(7)), scenario, task, rounds=9, engine=engine)
     seen = {scenario.at(t).visits[0].key for t in range(9)}
-    assert {k.key for k in last.lockers[0].kept} == seen
-    assert all(len(k.record["y"]) == 7 for k in last.lockers[0].kept)
+    assert {k.key for k in last.client_states[0].items} == seen
+    assert all(len(k.record["y"]) == 7 for k in last.client_states[0].items)
     assert set(last.server) == {"params"}

@@ -5,27 +5,28 @@ import math
 import msgspec
 import pytest
 import torch
-from methods import BACKBONES, method, name
-from test_batched import check
-from test_every_method import ShuffledWorkers, same
 
 from chronofed import (
     Classification,
     Clipped,
     CoreSet,
     FedOpt,
-    Fresh,
     Method,
     MimeLite,
     Private,
     Scaffold,
+    Stateless,
     Taylor,
 )
-from chronofed.backbones import Wrapper
+from chronofed.core.errors import IncompatibleError
 from chronofed.engines import ThreadEngine
-from chronofed.errors import IncompatibleError
-from chronofed.records.checkpoint import decode, encode
-from chronofed.tasks.models import Custom
+from chronofed.methods.wrappers import Wrapper
+from chronofed.models.zoo import Custom
+from chronofed.runs.checkpoint import decode, encode
+from tests.helpers.engines import ShuffledWorkers
+from tests.helpers.methods import BACKBONES, method, name
+from tests.helpers.world import same
+from tests.laws.test_batched import check
 
 PLAIN = [b for b in BACKBONES if not isinstance(b, Wrapper)]
 INNER = [*PLAIN, FedOpt(Scaffold())]
@@ -33,18 +34,18 @@ MEMORIES = [CoreSet(size=5), Taylor()]  # one on the client, one on the server
 
 
 def clipped(inner, bound=math.inf) -> Clipped:
-    return Clipped(inner, bound, {entry: bound for entry in inner.sends if entry != "delta"})
+    return Clipped(inner, bound, {entry: bound for entry in inner.upload_keys if entry != "delta"})
 
 
 def private(inner, bound=1.0, **others) -> Private:
-    bounds = {entry: 4 * bound for entry in inner.sends if entry != "delta"}
+    bounds = {entry: 4 * bound for entry in inner.upload_keys if entry != "delta"}
     return Private(inner, bound, bounds, **others)
 
 
 @pytest.mark.parametrize("memory", MEMORIES, ids=name)
 @pytest.mark.parametrize("inner", INNER, ids=name)
 def test_without_a_bound_it_is_the_inner_backbone(inner, memory, train_for):
-    """Bit for bit, lockers and traffic included."""
+    """Bit for bit, client states and traffic included."""
     assert same(train_for(method(clipped(inner), memory), 4), train_for(method(inner, memory), 4))
 
 
@@ -57,8 +58,8 @@ def test_a_bound_matters(inner, train_for):
 def test_every_entry_has_a_bound_that_matters(train_for):
     for inner in PLAIN:
         free = train_for(Method(clipped(inner)), 3).params
-        for entry in set(inner.sends) - {"delta"}:
-            bounds = {e: math.inf for e in inner.sends if e != "delta"} | {entry: 0.01}
+        for entry in set(inner.upload_keys) - {"delta"}:
+            bounds = {e: math.inf for e in inner.upload_keys if e != "delta"} | {entry: 0.01}
             assert not torch.equal(
                 train_for(Method(Clipped(inner, math.inf, bounds)), 3).params, free
             )
@@ -118,7 +119,7 @@ def test_noise_from_the_system_is_never_the_same(train_for):
 
 
 def test_state_on_the_client_needs_returning_clients(train_for, data):
-    stateless = Fresh(clients=3, subsets=6, client_alpha=1.0).on(data, seed=0)
+    stateless = Stateless(clients=3, subsets=6, client_alpha=1.0).on(data, seed=0)
     for wrap in (clipped, private):
         with pytest.raises(IncompatibleError, match="keeps its state on the client"):
             train_for(Method(wrap(Scaffold()), average="clients"), 1, scenario=stateless)
@@ -126,7 +127,7 @@ def test_state_on_the_client_needs_returning_clients(train_for, data):
 
 
 def test_buffers_are_not_covered(train_for, data):
-    task = Classification(data, Custom("test_every_method:with_dropout"))
+    task = Classification(data, Custom("tests.laws.test_every_method:with_dropout"))
     train_for(Method(clipped(MimeLite())), 1, task=task)
     with pytest.raises(IncompatibleError, match=r"^model: its buffers .* are not covered"):
         train_for(Method(private(MimeLite()), average="clients"), 1, task=task)
@@ -135,7 +136,7 @@ def test_buffers_are_not_covered(train_for, data):
 @pytest.mark.parametrize("outer", [lambda b: b, lambda b: FedOpt(b)], ids=["bare", "FedOpt"])
 def test_what_private_does_not_cover_is_refused(outer):
     backbone = outer(private(MimeLite()))
-    with pytest.raises(ValueError, match=r"^average: Private needs clients that count the same"):
+    with pytest.raises(ValueError, match=r"^average: Private needs clients of equal weight"):
         Method(backbone)
     with pytest.raises(ValueError, match=r"^memory: records of Taylor go to the server"):
         Method(backbone, Taylor(), average="clients")

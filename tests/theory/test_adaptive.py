@@ -4,20 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from chronofed import (
-    Adaptive,
-    Classification,
-    CoreSet,
-    FedAvg,
-    Linear,
-    Method,
-    Subsets,
-    Train,
-    run,
-)
-from chronofed.metrics.evaluation import Evaluate, Evaluator
-from chronofed.probe import sketch
-from chronofed.weights import Correlated, Merged, Optimal, Timeline
+from chronofed import Adaptive, Classification, CoreSet, FedAvg, Linear, Method, Subsets, Train, run
+from chronofed.methods.probe import sketch
+from chronofed.methods.weighting import Correlated, Merged, Optimal, Timeline
+from chronofed.training.evaluation import Evaluate, Evaluator
 
 ROUNDS = 50
 
@@ -46,7 +36,7 @@ def learn(rounds, cohort=lambda t, n: range(n), loss=0.0, weights=None, name=lam
         reports = {
             name(t, i): {
                 "gradient": sketch(torch.from_numpy(gradients[i])),
-                "loss": torch.tensor(loss, dtype=torch.float64),
+                "information_loss_sq": torch.tensor(loss, dtype=torch.float64),
             }
             for i in cohort(t, len(gradients))
         }
@@ -59,10 +49,10 @@ def learn(rounds, cohort=lambda t, n: range(n), loss=0.0, weights=None, name=lam
 def test_independent_drifts(seed, client, time):
     weights, state = learn(world(seed, 10, client, time), loss=0.3)
     found = weights.estimate(state)
-    assert found.client == pytest.approx(client, rel=0.2)
-    assert found.time == pytest.approx(time, rel=0.2)
+    assert found.client_drift_sq == pytest.approx(client, rel=0.2)
+    assert found.time_drift_sq == pytest.approx(time, rel=0.2)
     assert found.correlation < 0.1
-    assert found.loss == pytest.approx(0.3)
+    assert found.information_loss_sq == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -71,8 +61,8 @@ def test_correlated_drifts(seed, correlation):
     weights, state = learn(world(seed, 20, 2.0, 4.0, correlation))
     found = weights.estimate(state)
     assert found.correlation == pytest.approx(correlation, rel=0.2)
-    assert found.time == pytest.approx(4.0, rel=0.2)
-    assert found.client == pytest.approx(2.0, rel=0.2)
+    assert found.time_drift_sq == pytest.approx(4.0, rel=0.2)
+    assert found.client_drift_sq == pytest.approx(2.0, rel=0.2)
 
 
 def test_a_cohort_of_half_the_clients():
@@ -83,8 +73,8 @@ def test_a_cohort_of_half_the_clients():
 
     weights, state = learn(world(1, 20, 2.0, 3.0), cohort=half)
     found = weights.estimate(state)
-    assert found.client == pytest.approx(2.0, rel=0.2)
-    assert found.time == pytest.approx(3.0, rel=0.2)
+    assert found.client_drift_sq == pytest.approx(2.0, rel=0.2)
+    assert found.time_drift_sq == pytest.approx(3.0, rel=0.2)
 
 
 def test_stateless_clients_count_both_drifts_as_one():
@@ -92,16 +82,16 @@ def test_stateless_clients_count_both_drifts_as_one():
     rounds = (next(iter(world(1000 + t, 10, 2.0, 3.0))) for t in range(ROUNDS))
     weights, state = learn(rounds, name=lambda t, i: 10 * t + i)
     found = weights.estimate(state)
-    assert found.client == 0.0
-    assert found.time == pytest.approx(5.0, rel=0.2)
+    assert found.client_drift_sq == 0.0
+    assert found.time_drift_sq == pytest.approx(5.0, rel=0.2)
 
 
 def test_long_gradients_are_sketched():
     weights, state = learn(world(2, 10, 2.0, 3.0, dimension=20_000))
     assert state["total"].shape == (10, 2048)
     found = weights.estimate(state)
-    assert found.client == pytest.approx(2.0, rel=0.2)
-    assert found.time == pytest.approx(3.0, rel=0.2)
+    assert found.client_drift_sq == pytest.approx(2.0, rel=0.2)
+    assert found.time_drift_sq == pytest.approx(3.0, rel=0.2)
 
 
 def test_a_single_client_is_compared_with_itself():
@@ -110,16 +100,16 @@ def test_a_single_client_is_compared_with_itself():
         np.ones((1, 100)) + rng.normal(size=(1, 100)) * np.sqrt(3 / 100) for _ in range(ROUNDS)
     ]
     weights, state = learn(rounds)
-    assert weights.estimate(state).time == pytest.approx(3.0, rel=0.2)
+    assert weights.estimate(state).time_drift_sq == pytest.approx(3.0, rel=0.2)
 
 
 def test_estimates_follow_a_change():
     """With a discount, drifts that fade out are forgotten; without, they linger."""
     change = [*world(0, 10, 1.0, 100.0), *world(0, 10, 1.0, 1.0), *world(1, 10, 1.0, 1.0)]
     follows, state = learn(change, weights=Adaptive(discount=0.9))
-    assert follows.estimate(state).time == pytest.approx(1.0, rel=0.3)
+    assert follows.estimate(state).time_drift_sq == pytest.approx(1.0, rel=0.3)
     lingers, state = learn(change, weights=Adaptive(discount=1.0))
-    assert lingers.estimate(state).time > 10
+    assert lingers.estimate(state).time_drift_sq > 10
 
 
 def test_constants_are_used_once_they_are_known():
@@ -130,8 +120,8 @@ def test_constants_are_used_once_they_are_known():
     _, state = learn(world(0, 10, 1.0, 4.0), loss=2.0, weights=weights)
     chosen = weights.resolve(state)
     assert isinstance(chosen, Optimal | Correlated)
-    assert chosen.loss == pytest.approx(2.0)
-    assert chosen.drift == pytest.approx(4.0, rel=0.2)
+    assert chosen.information_loss_sq == pytest.approx(2.0)
+    assert chosen.time_drift_sq == pytest.approx(4.0, rel=0.2)
     _, state = learn(world(0, 20, 1.0, 4.0, 0.6), weights=Adaptive(cohort_aware=True, discount=1.0))
     aware = Adaptive(cohort_aware=True, discount=1.0).resolve(state)
     assert isinstance(aware, Correlated)
@@ -158,7 +148,7 @@ def test_sketches_keep_inner_products():
 def test_estimates_are_measures_of_the_run():
     weights, state = learn(world(0, 10, 1.0, 4.0), loss=0.25)
     report = weights.report(state)
-    assert report["estimated_time_drift"] == weights.estimate(state).time
+    assert report["estimated_time_drift_sq"] == weights.estimate(state).time_drift_sq
     assert report["estimated_information_loss"] == 0.5
     assert weights.report(weights.init()) == {}
 
@@ -171,6 +161,6 @@ def test_estimates_agree_with_measurements_in_a_real_run(data):
     train = Train(lr=1e-4, steps=1)
     *_, last = run(method, scenario, task, rounds=50, train=train)
     measures = Evaluator(task, scenario, method, Evaluate(past=10), seed=0)(last).measures
-    for name in ("client_drift", "time_drift", "information_loss"):
+    for name in ("client_drift_sq", "time_drift_sq", "information_loss"):
         assert measures[f"estimated_{name}"] == pytest.approx(measures[name], rel=0.2)
-    assert isinstance(method.weights.resolve(last.weights), Optimal | Correlated)
+    assert isinstance(method.weights.resolve(last.weighting_state), Optimal | Correlated)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chronofed import theory
-from chronofed.weights import Bounded, Optimal, Timeline, optimal
+from chronofed.methods.weighting import Bounded, Optimal, Timeline, optimal
 
 squares = st.floats(0, 100)
 positive = st.floats(0.01, 100)
@@ -40,14 +40,14 @@ def test_constants_in_fractions(once, covariance):
     slopes = {"B": F(1, 2), "A": F(1, 4), "C": F(3, 4)}
     expected = exact(**drifts, **slopes, L=F(11, 2), K=F(4), eta=F(3, 2), once=once)
     found = theory.constants(
-        client_drift=3,
-        drift=5,
-        loss=2,
-        client_slope=0.5,
-        time_slope=0.25,
+        client_drift_sq=3,
+        time_drift_sq=5,
+        information_loss_sq=2,
+        client_slope_sq=0.5,
+        time_slope_sq=0.25,
         covariance=float(covariance),
         covariance_slope=0.75,
-        noise=7,
+        noise_sq=7,
         smoothness=5.5,
         steps=4,
         server_lr=1.5,
@@ -59,7 +59,9 @@ def test_constants_in_fractions(once, covariance):
 
 
 def test_by_hand():
-    found = theory.constants(client_drift=1, drift=2, loss=2, noise=6, steps=3, smoothness=2)
+    found = theory.constants(
+        client_drift_sq=1, time_drift_sq=2, information_loss_sq=2, noise_sq=6, steps=3, smoothness=2
+    )
     assert asdict(found) == {
         "c_O": 1.0,
         "c_A": 2.0,  # 1 + 2·2/4
@@ -73,28 +75,31 @@ def test_by_hand():
 
 def test_covariance_is_shared_by_all_rounds():
     """The paper's case 1 omits it: no weights can lower what all rounds have in common."""
-    assert theory.constants(drift=5, covariance=2, loss=0).c_A == 2
-    assert theory.constants(drift=5, covariance=9, loss=0).c_A == 5
-    assert theory.constants(drift=5, covariance=2, loss=np.inf).c_A == 5
-    assert theory.constants(client_slope=4, time_slope=1, covariance_slope=2).c_O == 7
+    assert theory.constants(time_drift_sq=5, covariance=2, information_loss_sq=0).c_A == 2
+    assert theory.constants(time_drift_sq=5, covariance=9, information_loss_sq=0).c_A == 5
+    assert theory.constants(time_drift_sq=5, covariance=2, information_loss_sq=np.inf).c_A == 5
+    assert theory.constants(client_slope_sq=4, time_slope_sq=1, covariance_slope=2).c_O == 7
 
 
 @given(G=squares, D=squares, R=squares, F2=squares)
 def test_orders(G, D, R, F2):
-    known = {"client_drift": G, "drift": D, "covariance": F2}
-    cfl, fedavg = theory.constants(**known, loss=R), theory.constants(**known, loss=np.inf)
-    once = theory.constants(**known, loss=R, stateless=True)
+    known = {"client_drift_sq": G, "time_drift_sq": D, "covariance": F2}
+    cfl, fedavg = (
+        theory.constants(**known, information_loss_sq=R),
+        theory.constants(**known, information_loss_sq=np.inf),
+    )
+    once = theory.constants(**known, information_loss_sq=R, stateless=True)
     assert once.c_A <= cfl.c_A * (1 + 1e-12) <= fedavg.c_A * (1 + 1e-11)
     assert fedavg.c_A == pytest.approx(G + D)
     assert (fedavg.c_B, fedavg.c_R1, fedavg.c_R2) == (0, 1, 0)
-    assert theory.constants(client_drift=G, drift=D, loss=R, covariance=0) == theory.constants(
-        client_drift=G, drift=D, loss=R
-    )
+    assert theory.constants(
+        client_drift_sq=G, time_drift_sq=D, information_loss_sq=R, covariance=0
+    ) == theory.constants(client_drift_sq=G, time_drift_sq=D, information_loss_sq=R)
 
 
 @pytest.mark.parametrize("R", [0.0, 1.0, np.inf])
 def test_without_drift_the_present_counts_alone(R):
-    found = theory.constants(loss=R)
+    found = theory.constants(information_loss_sq=R)
     assert (found.c_A, found.c_B, found.c_R1, found.c_R2) == (0, 0, 1, 0)
     assert theory.variance(5, 0.0, R) == 0
     assert theory.bias(0.0, R) == 0
@@ -119,9 +124,9 @@ def past(t: int) -> Timeline:
 @pytest.mark.parametrize("t", [1, 2, 7, 60])
 def test_variance_with_covariance_and_without_state(t):
     G, D, R, F2 = 4.0, 3.0, 0.7, 1.2
-    p = Bounded(drift=D, loss=R, covariance=F2)(past(t))
+    p = Bounded(time_drift_sq=D, information_loss_sq=R, covariance=F2)(past(t))
     assert theory.variance(t, D, R, G, F2) == pytest.approx(bound(p, G, D, R, F2), rel=1e-12)
-    p = Optimal(drift=D, loss=R, client_drift=G)(past(t))
+    p = Optimal(time_drift_sq=D, information_loss_sq=R, client_drift_sq=G)(past(t))
     assert theory.variance(t, D, R, G, stateless=True) == pytest.approx(
         bound(p, G, D, R, once=True), rel=1e-12
     )
@@ -130,8 +135,14 @@ def test_variance_with_covariance_and_without_state(t):
 def test_stateless_weights_must_know_the_client_drift():
     """``G2 = 4``, ``D2 = 1``, ``R2 = 1``: 0.891 against 1.54 with weights that use D2 alone."""
     G, D, R, t = 4.0, 1.0, 1.0, 60
-    aware = bound(Optimal(drift=D, loss=R, client_drift=G)(past(t)), G, D, R, once=True)
-    unaware = bound(Optimal(drift=D, loss=R)(past(t)), G, D, R, once=True)
+    aware = bound(
+        Optimal(time_drift_sq=D, information_loss_sq=R, client_drift_sq=G)(past(t)),
+        G,
+        D,
+        R,
+        once=True,
+    )
+    unaware = bound(Optimal(time_drift_sq=D, information_loss_sq=R)(past(t)), G, D, R, once=True)
     assert round(aware, 3) == 0.891
     assert round(unaware, 2) == 1.54
     assert theory.variance(t, D, R, G, stateless=True) == pytest.approx(aware, rel=1e-12)
@@ -140,7 +151,9 @@ def test_stateless_weights_must_know_the_client_drift():
 @pytest.mark.parametrize("once", [False, True])
 @given(G=squares, D=squares, R=positive, F2=squares)
 def test_variance_tends_to_c_A_from_above(once, G, D, R, F2):
-    limit = theory.constants(client_drift=G, drift=D, loss=R, covariance=F2, stateless=once).c_A
+    limit = theory.constants(
+        client_drift_sq=G, time_drift_sq=D, information_loss_sq=R, covariance=F2, stateless=once
+    ).c_A
     times = np.array([1, 2, 10, 1000, 1e13])
     found = theory.variance(times, D, R, G, F2, stateless=once)
     assert found[0] == pytest.approx(G + D)
@@ -158,24 +171,28 @@ def test_bias_peaks_where_loss_equals_drift(D):
 
 
 def test_bias_by_hand_and_its_limit():
-    assert theory.bias(1.0, 4.0, distance=9.0) == pytest.approx(2 * 1 / 5 * 3)
+    assert theory.bias(1.0, 4.0, distance_sq=9.0) == pytest.approx(2 * 1 / 5 * 3)
     assert theory.bias(1.0, 4.0, rounds=3) == pytest.approx(2 * 2 / (3 + 8))
     assert theory.bias(1.0, 4.0, rounds=1) == 0
     assert theory.bias(1.0, 4.0, rounds=1e14) == pytest.approx(theory.bias(1.0, 4.0))
     assert theory.bias(3.0, 1.0, covariance=2.0) == theory.bias(1.0, 1.0)
-    assert theory.bias(1.0, 1.0, client_drift=8.0) == theory.bias(1.0, 1.0)
-    assert theory.bias(1.0, 1.0, client_drift=8.0, stateless=True) == theory.bias(9.0, 1.0)
+    assert theory.bias(1.0, 1.0, client_drift_sq=8.0) == theory.bias(1.0, 1.0)
+    assert theory.bias(1.0, 1.0, client_drift_sq=8.0, stateless=True) == theory.bias(9.0, 1.0)
     weights = optimal(7, 1.5, 0.3)[0]
     assert theory.bias(1.5, 0.3, rounds=7) == pytest.approx(np.sqrt(0.3) * (1 - weights[-1]))
 
 
 def test_broadcasting_equals_a_loop():
     D, R = np.array([[0.0], [1.0], [2.5]]), np.array([0.0, 0.5, np.inf])
-    found = theory.constants(drift=D, loss=R, client_drift=0.3, covariance=0.4)
+    found = theory.constants(
+        time_drift_sq=D, information_loss_sq=R, client_drift_sq=0.3, covariance=0.4
+    )
     spread, bias = theory.variance(6, D, R, covariance=0.4), theory.bias(D, R, rounds=[[6]])
     for i, j in np.ndindex(3, 3):
         d, r = float(D[i, 0]), float(R[j])
-        single = theory.constants(drift=d, loss=r, client_drift=0.3, covariance=0.4)
+        single = theory.constants(
+            time_drift_sq=d, information_loss_sq=r, client_drift_sq=0.3, covariance=0.4
+        )
         for field in fields(single):
             values = getattr(found, field.name)
             assert values.shape == (3, 3)
@@ -188,15 +205,19 @@ def test_broadcasting_equals_a_loop():
     ("call", "error", "message"),
     [
         (
-            lambda: theory.constants(drift=-1),
+            lambda: theory.constants(time_drift_sq=-1),
             ValueError,
-            r"^drift: expected a finite number >= 0, not -1$",
+            r"^time_drift_sq: expected a finite number >= 0, not -1$",
         ),
-        (lambda: theory.constants(drift=[1, np.inf]), ValueError, "drift: .* not inf"),
         (
-            lambda: theory.constants(loss=np.nan),
+            lambda: theory.constants(time_drift_sq=[1, np.inf]),
             ValueError,
-            "^loss: expected a number >= 0, not nan",
+            "time_drift_sq: .* not inf",
+        ),
+        (
+            lambda: theory.constants(information_loss_sq=np.nan),
+            ValueError,
+            "^information_loss_sq: expected a number >= 0, not nan",
         ),
         (lambda: theory.constants(covariance_slope=-1), ValueError, "^covariance_slope: "),
         (
@@ -212,10 +233,10 @@ def test_broadcasting_equals_a_loop():
         (
             lambda: theory.constants(dirft=1),
             TypeError,
-            "'dirft'; expected some of client_drift, drift",
+            "'dirft'; expected some of client_drift_sq, time_drift_sq",
         ),
         (lambda: theory.variance(0, 1, 1), ValueError, "^rounds: "),
-        (lambda: theory.bias(1, 1, distance=-1), ValueError, "^distance: "),
+        (lambda: theory.bias(1, 1, distance_sq=-1), ValueError, "^distance_sq: "),
         (lambda: theory.bias(1, 1, rounds=0.5), ValueError, "^rounds: "),
     ],
 )

@@ -10,20 +10,11 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chronofed import (
-    Correlated,
-    Exact,
-    FedAvg,
-    FedProx,
-    Method,
-    Optimal,
-    Taylor,
-    Uniform,
-    nqm,
-)
-from chronofed.nqm.literal import Lossy, Parabola, World, snapshots
-from chronofed.nqm.reduction import coefficients, descend, draw, seen_drift
-from chronofed.types import Batch, Objective, Samples, Task
+from chronofed import Correlated, Exact, FedAvg, FedProx, Method, Optimal, Taylor, Uniform
+from chronofed.core.types import Batch, Objective, Samples, Task
+from chronofed.theory import nqm
+from chronofed.theory.nqm.literal import Lossy, Parabola, World, snapshots
+from chronofed.theory.nqm.reduction import coefficients, descend, draw, seen_drift
 
 FEDAVG, FEDPROX, CFL, CFL_SMALL, CFL_LARGE = nqm.ALGORITHMS
 SMALL = nqm.Model(dimension=6, clients=3, steps=2, rounds=8)
@@ -54,7 +45,7 @@ def test_literal_run_equals_reduction(preset, setting, algorithm):
 
 @pytest.mark.parametrize("algorithm", [FEDAVG, CFL_LARGE], ids=algorithm_id)
 def test_literal_run_equals_reduction_over_a_hundred_rounds(algorithm):
-    model = replace(nqm.PRESETS["p1"], clients=2, drift=100.0)
+    model = replace(nqm.PRESETS["p1"], clients=2, time_drift_sq=100.0)
     literal = nqm.literal(model, algorithm, lr=0.3, seed=1)
     assert relative(literal, descend(model, algorithm, [0.3], World(model, 1).path())[0, 0]) < 1e-12
 
@@ -72,7 +63,7 @@ def test_literal_run_equals_reduction_over_a_hundred_rounds(algorithm):
     start=st.sampled_from(["origin", "near"]),
     rotated=st.booleans(),
 )
-def test_they_agree_for_any_model(  # noqa: PLR0917
+def test_they_agree_for_any_model(
     n, clients, steps, lr, mu, level, correlation, spectrum, start, rotated
 ):
     model = nqm.Model(
@@ -80,15 +71,15 @@ def test_they_agree_for_any_model(  # noqa: PLR0917
         clients=clients,
         steps=steps,
         rounds=5,
-        drift=1.0,
-        client_drift=0.5,
-        noise=0.1,
+        time_drift_sq=1.0,
+        client_drift_sq=0.5,
+        noise_sq=0.1,
         correlation=correlation,
         spectrum=spectrum,
         start=start,
         rotated=rotated,
     )
-    algorithm = nqm.Algorithm(name="any", mu=mu, information_loss=level)
+    algorithm = nqm.Algorithm(name="any", mu=mu, information_loss_level=level)
     literal = nqm.literal(model, algorithm, lr)
     reduced = descend(model, algorithm, [lr], World(model, 0).path())[0, 0]
     np.testing.assert_allclose(literal, reduced, rtol=1e-12, atol=1e-12)
@@ -101,9 +92,9 @@ def test_taylor_memory_is_perfect_where_curvature_is_diagonal(backbone, stateles
 
     Only gradient noise differs: an expansion has none, so that it counts with the weight of the present.
     """
-    model = replace(SMALL, rotated=False, stateless=stateless, client_drift=2.0, noise=0.0)
+    model = replace(SMALL, rotated=False, stateless=stateless, client_drift_sq=2.0, noise_sq=0.0)
     mu = getattr(backbone, "mu", 0.0)
-    algorithm = nqm.Algorithm(name="CFL", mu=mu, information_loss=0.0)
+    algorithm = nqm.Algorithm(name="CFL", mu=mu, information_loss_level=0.0)
     memory = Taylor(curvature=Exact(), layers={"*": 1.0}, unit="rounds")
     method = Method(backbone, memory, algorithm.round_weights(model), average="clients")
     literal = nqm.literal(model, method, lr=0.05)
@@ -112,7 +103,7 @@ def test_taylor_memory_is_perfect_where_curvature_is_diagonal(backbone, stateles
 
 
 def test_taylor_memory_is_not_perfect_where_it_is_not():
-    algorithm = nqm.Algorithm(name="CFL", information_loss=0.0)
+    algorithm = nqm.Algorithm(name="CFL", information_loss_level=0.0)
     memory = Taylor(curvature=Exact(), layers={"*": 1.0}, unit="rounds")
     method = Method(FedAvg(), memory, algorithm.round_weights(SMALL), average="clients")
     reduced = descend(SMALL, algorithm, [0.05], World(SMALL, 0).path())[0, 0]
@@ -120,8 +111,10 @@ def test_taylor_memory_is_not_perfect_where_it_is_not():
 
 
 def test_other_weights():
-    weights = Correlated(drift=1.0, loss=1.0, correlation=0.5, nonnegative=False)
-    algorithm = nqm.Algorithm(name="signed", information_loss=0.02, weights=weights)
+    weights = Correlated(
+        time_drift_sq=1.0, information_loss_sq=1.0, correlation=0.5, nonnegative=False
+    )
+    algorithm = nqm.Algorithm(name="signed", information_loss_level=0.02, weights=weights)
     model = replace(SMALL, correlation=0.5)
     reduced = descend(model, algorithm, [0.1], World(model, 0).path())[0, 0]
     assert algorithm.schedule(model).min() < 0
@@ -136,7 +129,7 @@ def test_two_rounds_by_hand():
     model = nqm.Model(
         smoothness=2.0, convexity=2.0, dimension=1, clients=1, steps=2, rounds=2, rotated=False
     )
-    algorithm = nqm.Algorithm(name="CFL", mu=1.0, information_loss=0.0, weights=Uniform())
+    algorithm = nqm.Algorithm(name="CFL", mu=1.0, information_loss_level=0.0, weights=Uniform())
     path = World(model, 0).path()
     for name, values in {
         "start": [[3.0]],
@@ -201,19 +194,19 @@ def compare(models, lrs, batches, seeds=500):
 @pytest.mark.parametrize(
     "change",
     [
-        {"stateless": True, "client_drift": 4.0},
-        {"correlation": 0.8, "drift": 4.0},
+        {"stateless": True, "client_drift_sq": 4.0},
+        {"correlation": 0.8, "time_drift_sq": 4.0},
         {"start": "near", "spectrum": "log"},
-        {"noise": 10.0, "steps": 3},
-        {"client_drift": 10.0, "clients": 2},
-        {"rotated": False, "drift": 0.1},
+        {"noise_sq": 10.0, "steps": 3},
+        {"client_drift_sq": 10.0, "clients": 2},
+        {"rotated": False, "time_drift_sq": 0.1},
     ],
     ids=lambda change: "-".join(change),
 )
 @pytest.mark.parametrize("algorithm", [FEDPROX, CFL_LARGE], ids=algorithm_id)
 def test_moments_of_other_models(change, algorithm):
     model = replace(nqm.Model(dimension=20, rounds=25), **change)
-    algorithm = replace(algorithm, information_loss=algorithm.information_loss and 0.3)
+    algorithm = replace(algorithm, information_loss_level=algorithm.information_loss_level and 0.3)
     sampled = (nqm.simulate(model, algorithm, [0.1], seeds=4000) ** 2).mean(axis=1)
     assert relative(sampled, nqm.expected(model, algorithm, [0.1])) < 0.05
 
@@ -221,9 +214,15 @@ def test_moments_of_other_models(change, algorithm):
 def test_moments_by_hand():
     """One parameter and FedAvg: v' = rho^2 v + kappa^2 D2/N, and the client's drift adds up."""
     model = nqm.Model(
-        smoothness=2.0, convexity=2.0, dimension=1, clients=4, rounds=2, drift=8.0, client_drift=4.0
+        smoothness=2.0,
+        convexity=2.0,
+        dimension=1,
+        clients=4,
+        rounds=2,
+        time_drift_sq=8.0,
+        client_drift_sq=4.0,
     )
-    model = replace(model, noise=0.0)
+    model = replace(model, noise_sq=0.0)
     rho, kappa = F(1, 2), F(1, 2)
     first = rho**2 + kappa**2 * (2 + 1)
     second = rho**4 + kappa**2 * (1 + rho**2) * 2 + (kappa * (1 + rho)) ** 2 * 1
@@ -233,7 +232,7 @@ def test_moments_by_hand():
 
 def test_moments_of_a_literal_run():
     """Not only the reduction: 60 literal runs are as the moments say."""
-    model = replace(SMALL, dimension=40, clients=2, steps=1, rounds=6, drift=10.0)
+    model = replace(SMALL, dimension=40, clients=2, steps=1, rounds=6, time_drift_sq=10.0)
     runs = np.array([nqm.literal(model, CFL_LARGE, 0.2, seed) for seed in range(60)])
     assert relative((runs**2).mean(0), nqm.expected(model, CFL_LARGE, [0.2])[0]) < 0.12
 
@@ -253,12 +252,14 @@ def test_seeds_are_runs_of_their_own():
 def test_blocks_of_learning_rates_do_not_matter(monkeypatch):
     lrs = np.linspace(0.01, 0.2, 7)
     whole = nqm.simulate(SMALL, CFL_SMALL, lrs, seeds=2)
-    monkeypatch.setattr("chronofed.nqm.reduction.CACHED", 1)
+    monkeypatch.setattr("chronofed.theory.nqm.reduction.CACHED", 1)
     assert (nqm.simulate(SMALL, CFL_SMALL, lrs, seeds=2) == whole).all()
 
 
 def test_drifts_have_their_variance():
-    model = replace(SMALL, dimension=50, rounds=40, drift=3.0, client_drift=2.0, correlation=0.6)
+    model = replace(
+        SMALL, dimension=50, rounds=40, time_drift_sq=3.0, client_drift_sq=2.0, correlation=0.6
+    )
     world = World(model, 0)
     assert (world.time_drifts**2).sum(-1).mean() == pytest.approx(3.0, rel=0.05)
     assert (world.client_drifts**2).sum(-1).mean() == pytest.approx(2.0, rel=0.2)
@@ -326,7 +327,12 @@ def test_curvature_is_what_was_asked_for():
 def test_minimum_is_reachable_without_noise():
     for start in ("origin", "near"):
         model = nqm.Model(
-            drift=0.0, client_drift=0.0, noise=0.0, convexity=0.0, dimension=4, rounds=60
+            time_drift_sq=0.0,
+            client_drift_sq=0.0,
+            noise_sq=0.0,
+            convexity=0.0,
+            dimension=4,
+            rounds=60,
         )
         model = replace(model, start=start, clients=2)
         assert nqm.literal(model, CFL, 0.3)[-1] < 1e-12
@@ -341,34 +347,36 @@ def test_information_loss_is_what_was_asked_for():
     )["x"]
     assert float(kept.mean()) == pytest.approx(0.5, abs=1e-3)
     assert float(kept.var()) == pytest.approx(0.5 / 1000, rel=0.05)
-    assert float((kept**2).sum()) == pytest.approx(nqm.Model(dimension=20_000).loss(0.5), rel=2e-3)
+    assert float((kept**2).sum()) == pytest.approx(
+        nqm.Model(dimension=20_000).information_loss_sq(0.5), rel=2e-3
+    )
 
 
 def test_stateless_clients_are_new_in_every_round():
     model = replace(SMALL, stateless=True, rounds=2)
     last = list(snapshots(World(model, 0), FEDAVG, 0.1))[-1]
-    assert last.lockers == {}
+    assert last.client_states == {}
     world = World(model, 0)
     assert (world.client_drifts[0] != world.client_drifts[1]).all()
 
 
 def test_weights_of_a_schedule():
-    model = nqm.Model(rounds=4, drift=2.0, dimension=4)
-    level = nqm.Algorithm(name="CFL", information_loss=0.5)
+    model = nqm.Model(rounds=4, time_drift_sq=2.0, dimension=4)
+    level = nqm.Algorithm(name="CFL", information_loss_level=0.5)
     last = level.schedule(model)[-1]
     loss = 4 * (0.25 + 0.0005)
     total = 4 * 2 + 3 * loss
     assert last.tolist() == pytest.approx([2 / total] * 3 + [(3 * loss + 2) / total])
     assert (FEDAVG.schedule(model) == np.eye(4)).all()
     assert level.round_weights(replace(model, stateless=True)) == Optimal(
-        drift=2.0, loss=loss, client_drift=0.01
+        time_drift_sq=2.0, information_loss_sq=loss, client_drift_sq=0.01
     )
 
 
 def test_seen_drift_by_hand():
     model = replace(SMALL, rounds=2)
     path = draw(model, [0])
-    algorithm = nqm.Algorithm(name="CFL", information_loss=0.04, weights=Uniform())
+    algorithm = nqm.Algorithm(name="CFL", information_loss_level=0.04, weights=Uniform())
     off = 0.04 * path.tilt + 0.04**0.5 * 1000**-0.5 * path.blur[0]
     expected = path.client[1] + (path.time[0] + path.time[1]) / 2 + off / 2
     np.testing.assert_allclose(seen_drift(model, algorithm, path)[1], expected, rtol=1e-13)

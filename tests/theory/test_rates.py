@@ -12,24 +12,34 @@ from chronofed.theory import ALGORITHMS, CASES, rounds, safe_lr
 
 squares = st.floats(0, 20)
 KNOWN = {
-    "client_drift": 1.0,
-    "drift": 2.0,
-    "loss": 2.0,
-    "client_slope": 0.5,
-    "time_slope": 0.25,
-    "noise": 6.0,
+    "client_drift_sq": 1.0,
+    "time_drift_sq": 2.0,
+    "information_loss_sq": 2.0,
+    "client_slope_sq": 0.5,
+    "time_slope_sq": 0.25,
+    "noise_sq": 6.0,
     "smoothness": 2.0,
     "convexity": 0.5,
     "steps": 3.0,
     "clients": 12.0,
-    "distance": 4.0,
+    "distance_sq": 4.0,
     "gap": 3.0,
     "c_m": 0.5,
 }
 settings = st.fixed_dictionaries(
-    dict.fromkeys(("client_drift", "drift", "loss", "client_slope", "time_slope", "noise"), squares)
+    dict.fromkeys(
+        (
+            "client_drift_sq",
+            "time_drift_sq",
+            "information_loss_sq",
+            "client_slope_sq",
+            "time_slope_sq",
+            "noise_sq",
+        ),
+        squares,
+    )
     | {"smoothness": st.floats(1, 9), "convexity": st.floats(0.01, 1), "steps": st.floats(1, 50)}
-    | {"clients": st.floats(1, 50), "distance": squares, "covariance": squares}
+    | {"clients": st.floats(1, 50), "distance_sq": squares, "covariance": squares}
 )
 
 
@@ -89,7 +99,7 @@ def test_sgd_is_the_row_of_the_table_with_its_L():
 @given(known=settings)
 def test_fedavg_is_cfl_that_trusts_no_memory(case, known):
     fedavg = rounds("fedavg", case, epsilon=0.1, **known)
-    assert fedavg == rounds("cfl", case, epsilon=0.1, **known | {"loss": math.inf})
+    assert fedavg == rounds("cfl", case, epsilon=0.1, **known | {"information_loss_sq": math.inf})
     assert fedavg.phi == 0
 
 
@@ -102,7 +112,7 @@ def test_fedavg_recalls_nothing_that_could_be_correlated():
 @pytest.mark.parametrize("case", CASES)
 @given(known=settings)
 def test_cl_is_cfl_with_one_client(case, known):
-    alone = {"clients": 1, "client_drift": 0, "client_slope": 0}
+    alone = {"clients": 1, "client_drift_sq": 0, "client_slope_sq": 0}
     assert rounds("cl", case, epsilon=0.1, **known) == rounds(
         "cfl", case, epsilon=0.1, **known | alone
     )
@@ -131,9 +141,11 @@ def test_what_dominates_is_less_for_cfl_and_for_stateless_clients(known):
 def test_broadcasting_equals_a_loop(case):
     epsilon, loss = np.array([[0.1], [0.02]]), np.array([0.0, 1.0, math.inf])
     for algorithm in ALGORITHMS:
-        found = rounds(algorithm, case, epsilon=epsilon, **KNOWN | {"loss": loss})
+        found = rounds(algorithm, case, epsilon=epsilon, **KNOWN | {"information_loss_sq": loss})
         for i, j in np.ndindex(2, 3):
-            single = rounds(algorithm, case, epsilon=epsilon[i, 0], **KNOWN | {"loss": loss[j]})
+            single = rounds(
+                algorithm, case, epsilon=epsilon[i, 0], **KNOWN | {"information_loss_sq": loss[j]}
+            )
             assert type(single.total) is float
             assert found.total[i, j] == pytest.approx(single.total, rel=1e-14)
             assert found.phi[i, j] == single.phi
@@ -144,7 +156,14 @@ def test_broadcasting_equals_a_loop(case):
 
 def test_more_rounds_than_there_are_numbers():
     for case in CASES:
-        found = rounds("cfl", case, epsilon=1e-200, drift=1.0, loss=1.0, convexity=1e-200)
+        found = rounds(
+            "cfl",
+            case,
+            epsilon=1e-200,
+            time_drift_sq=1.0,
+            information_loss_sq=1.0,
+            convexity=1e-200,
+        )
         assert found.total == math.inf
         assert not any(math.isnan(value) for value in found.terms.values())
 
@@ -185,7 +204,7 @@ def test_safe_rate_by_hand():
             lambda: rounds("sgd", "convex", epsilon=0),
             "^epsilon: expected a finite number > 0, not 0",
         ),
-        (lambda: rounds("sgd", "convex", epsilon=1, drift=-2), "^drift: .* not -2"),
+        (lambda: rounds("sgd", "convex", epsilon=1, time_drift_sq=-2), "^time_drift_sq: .* not -2"),
         (lambda: rounds("cfl", "convex", epsilon=1, clients=0), "^clients: .* >= 1"),
         (lambda: rounds("cfl", "non-convex", epsilon=1, c_m=0), "^c_m: "),
         (

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from chronofed.weights import (
+from chronofed.methods.weighting import (
     Bounded,
     Correlated,
     Optimal,
@@ -205,7 +205,7 @@ def stateless_variance(p, client, drift, loss):
 def test_stateless_clients_need_the_client_drift():
     """After 60 rounds with G2 = 4, D2 = R2 = 1: 0.891 instead of 1.54."""
     blind = Optimal(1.0, 1.0)(timeline(59))
-    aware = Optimal(1.0, 1.0, client_drift=4.0)(timeline(59))
+    aware = Optimal(1.0, 1.0, client_drift_sq=4.0)(timeline(59))
     assert round(stateless_variance(blind, 4, 1, 1), 2) == 1.54
     assert round(stateless_variance(aware, 4, 1, 1), 3) == 0.891
     best = minimise(covariance(60, 5.0, 1.0))[0]
@@ -230,7 +230,7 @@ def test_bounded_minimises_the_variance_of_equally_correlated_drifts(client, coh
     q = np.full((t, t), shared) + (drift - shared + client) * np.eye(t)
     q /= cohort
     q[:-1, :-1] += loss
-    p = Bounded(drift, loss, shared, client_drift=client, cohort=cohort)(timeline(t - 1))
+    p = Bounded(drift, loss, shared, client_drift_sq=client, cohort=cohort)(timeline(t - 1))
     np.testing.assert_allclose(p, minimise(q, nonnegative=False)[0], rtol=1e-12)
 
 

@@ -19,12 +19,12 @@ from chronofed import (
     Train,
     run,
 )
-from chronofed.memories import Keepsake
-from chronofed.tasks.models import Linear
-from chronofed.tasks.objective import TorchObjective
-from chronofed.types import Batch
-from chronofed.weights import Timeline
-from world import blobs
+from chronofed.core.types import Batch
+from chronofed.methods.memories import MemoryItem
+from chronofed.methods.weighting import Timeline
+from chronofed.models.objective import TorchObjective
+from chronofed.models.zoo import Linear
+from tests.helpers.world import blobs
 
 SIZE = 5
 CURVATURES = torch.tensor([[0.2, 1.0, 3.0, 0.5, 2.0], [1.0, 0.1, 0.7, 2.0, 0.3], [0.0, 2, 1, 1, 1]])
@@ -34,7 +34,7 @@ class Separable:
     """Losses with a diagonal Hessian; a subclass gives slope and curvature of each sample's loss."""
 
     buffers = torch.empty(0)
-    names = {"a": slice(0, 2), "b": slice(2, SIZE)}  # noqa: RUF012
+    names = {"a": slice(0, 2), "b": slice(2, SIZE)}
 
     def gradient(self, params, batch: Batch):
         return batch.weight @ self.slopes(params, batch)
@@ -90,7 +90,7 @@ def samples(n: int = 30, seed: int = 0) -> Samples:
 def information_loss(memory: Taylor, objective, here, there, data: Samples) -> float:
     """The norm of the error at ``there`` of an expansion around ``here``."""
     record = memory.observe(objective, here, data, torch.Generator())
-    spans, guess = memory.approximate(objective, there, Keepsake(0, 0, 0, len(data), record))
+    spans, guess = memory.approximate(objective, there, MemoryItem(0, 0, 0, len(data), record))
     return float((objective.loss_gradient(there, Batch.mean(data), spans) - guess).norm())
 
 
@@ -187,7 +187,7 @@ def descended(task, scenario, rounds, weights, buffer, steps=3, lr=0.1):
 def test_on_quadratics_the_loop_is_cfl_with_all_past_data(buffer):
     task = QuadraticTask()
     scenario = Subsets(clients=3, subsets=5, client_alpha=1.0).on(task.data, seed=0)
-    weights = Optimal(drift=1.0, loss=0.3)
+    weights = Optimal(time_drift_sq=1.0, information_loss_sq=0.3)
     method = Method(memory=Taylor(layers={"*": 1.0}, buffer=buffer), weights=weights)
     train = Train(lr=0.1, batch_size=10**6, steps=3)
     *_, last = run(method, scenario, task, rounds=12, train=train)

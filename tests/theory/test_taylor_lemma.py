@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from chronofed import Exact, Linear
-from chronofed.engines.serial import one_thread
-from chronofed.tasks.objective import TorchObjective
-from chronofed.types import Batch, Samples
+from chronofed.core.types import Batch, Samples
+from chronofed.engines.base import one_thread
+from chronofed.methods.memories.curvature import MeanLoss
+from chronofed.models.objective import TorchObjective
 
 CHECKS = 1000
 
@@ -54,7 +55,8 @@ def off(seed, diagonal=False):
     gradient = objective.loss_gradient(here, batch, whole)
     truth = objective.loss_gradient(there, batch, whole)
     if diagonal:
-        step = move * Exact().diagonal(objective, here, samples, whole, torch.Generator())
+        loss = MeanLoss(objective, here, samples, whole)
+        step = move * Exact().expand(loss, torch.Generator())[1]
     else:
         step = objective.hessian_product(here, batch, whole, move)
     distance = float(move.norm())

@@ -30,8 +30,8 @@ from chronofed import (
     Train,
     run,
 )
-from chronofed.backbones import Wrapper
-from chronofed.experiments.reader import alternatives
+from chronofed.core.spec_io import alternatives
+from chronofed.methods.wrappers import Wrapper
 from chronofed.scenarios.base import Plan, Visit
 
 A, B, N = (F(2), F(1), F(4)), (F(1), F(-3), F(2)), (1, 3, 2)  # curvature, minimiser, samples
@@ -280,9 +280,9 @@ def test_scaffold(option, momentum, server_lr):
     assert models(snapshots) == close(w for w, _, _ in want)
     assert [s.server["control"].item() for s in snapshots] == close(c for _, c, _ in want)
     for snapshot, (_, _, own) in zip(snapshots, want, strict=True):
-        lockers = snapshot.lockers
-        kept = [lockers[i].state["control"].item() for i in sorted(lockers)]
-        assert kept == close(own[i] for i in sorted(lockers))
+        client_states = snapshot.client_states
+        kept = [client_states[i].backbone_state["control"].item() for i in sorted(client_states)]
+        assert kept == close(own[i] for i in sorted(client_states))
 
 
 @pytest.mark.parametrize("server_lr", [F(1), F(1, 2)])
@@ -301,7 +301,9 @@ def test_ditto(tie):
     want = [*ditto(tie)]
     assert models(snapshots) == close(w for w, _ in want)
     for snapshot, (_, personal) in zip(snapshots, want, strict=True):
-        kept = [snapshot.lockers[i].state["personal"].item() for i in sorted(personal)]
+        kept = [
+            snapshot.client_states[i].backbone_state["personal"].item() for i in sorted(personal)
+        ]
         assert kept == close(personal[i] for i in sorted(personal))
 
 
@@ -345,9 +347,11 @@ def test_an_optimiser_that_does_nothing_leaves_the_inner_backbone(inner):
     assert models(wrapped) == close(models(plain))
     assert set(wrapped[-1].server) == {*plain[-1].server, "opt_m"}
     for a, b in zip(plain, wrapped, strict=True):
-        assert a.lockers.keys() == b.lockers.keys()
-        for i, locker in a.lockers.items():
-            torch.testing.assert_close(b.lockers[i].state, locker.state, rtol=0, atol=1e-12)
+        assert a.client_states.keys() == b.client_states.keys()
+        for i, client_state in a.client_states.items():
+            torch.testing.assert_close(
+                b.client_states[i].backbone_state, client_state.backbone_state, rtol=0, atol=1e-12
+            )
 
 
 # --- what the algorithms are for
@@ -362,7 +366,10 @@ def minimiser(weights) -> float:
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_with_everybody_there_the_control_is_the_mean_of_the_clients(option):
     for snapshot in train(Scaffold(option), 6, cohorts=(EVERYBODY,)):
-        controls = [locker.state["control"].item() for locker in snapshot.lockers.values()]
+        controls = [
+            client_state.backbone_state["control"].item()
+            for client_state in snapshot.client_states.values()
+        ]
         assert snapshot.server["control"].item() == pytest.approx(sum(controls) / 3, abs=1e-12)
 
 

@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from chronofed.errors import StorageError
-from chronofed.records import atomic
-from chronofed.records.atomic import append_line, write_atomic
+from chronofed.core import atomic
+from chronofed.core.atomic import append_line, write_atomic
+from chronofed.core.errors import StorageError
 
 
 def test_replaces_the_content(tmp_path):

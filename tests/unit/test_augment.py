@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from chronofed.tasks.augment import crop_and_flip
+from chronofed.models.augment import crop_and_flip
 
 
 def one_by_one(x: Tensor, generator: torch.Generator, padding: int) -> Tensor:

@@ -14,19 +14,20 @@ from chronofed import (
     FedNova,
     FedOpt,
     FedProx,
-    Fresh,
     Method,
     Mime,
     MimeLite,
+    Private,
     Scaffold,
+    Stateless,
     Train,
 )
-from chronofed.backbones.base import weighted_mean
-from chronofed.backbones.fednova import effective_steps
-from chronofed.errors import IncompatibleError
-from chronofed.experiments.reader import alternatives
-from chronofed.loop import check
-from chronofed.tasks.models import Custom
+from chronofed.core.errors import IncompatibleError
+from chronofed.core.spec_io import alternatives
+from chronofed.methods.backbones.base import weighted_mean
+from chronofed.methods.backbones.fednova import effective_steps
+from chronofed.methods.method import check
+from chronofed.models.zoo import Custom
 
 
 def vector(*values: float) -> torch.Tensor:
@@ -123,7 +124,7 @@ def test_records_are_left_alone(cls):
     backbone = cls()
     server = backbone.draw(backbone.init_server(W_T, clients=3), seed=0, round_=0)
     client = backbone.init_client(W_T)
-    if backbone.prepares:
+    if backbone.two_phase:
         server = backbone.begin(server, [(1.0, backbone.prepare(server, client_at_work()))])
     before = {name: tensor.clone() for name, tensor in {**server, **client}.items()}
     backbone.direction(backbone.gradient(W_K, server, gradient_only()), W_K, server, client)
@@ -274,7 +275,10 @@ def test_dittos_personal_model_has_its_own_statistics(train_for, data):
     plain, ditto = (train_for(Method(b), 3, task=task) for b in (FedAvg(), Ditto()))
     assert torch.equal(ditto.buffers, plain.buffers)
     assert torch.equal(ditto.params, plain.params)
-    assert all(locker.state.keys() == {"personal", "buffers"} for locker in ditto.lockers.values())
+    assert all(
+        client_state.backbone_state.keys() == {"personal", "buffers"}
+        for client_state in ditto.client_states.values()
+    )
 
 
 def test_dittos_personal_statistics_go_on_where_they_ended():
@@ -300,13 +304,18 @@ def test_ditto_sends_nothing_personal(train_for):
 
 def test_fedopt_is_what_its_backbone_is():
     for inner in (FedAvg(), Scaffold(), Mime(), Ditto()):
-        for trait in ("stateful", "prepares", "fixed_data"):
+        for trait in ("stateful", "two_phase", "fixed_data"):
             assert getattr(FedOpt(inner), trait) is getattr(inner, trait)
-            assert getattr(FedOpt, trait) is getattr(FedAvg, trait)
+
+
+def test_a_wrapper_class_does_not_answer_for_an_inner_backbone():
+    with pytest.raises(AttributeError, match=r"^FedOpt.stateful depends on the inner backbone"):
+        _ = FedOpt.stateful
+    assert Private.private
 
 
 def test_fedopt_around_a_backbone_with_state_needs_returning_clients(data, scenario):
-    stateless = Fresh(clients=3, subsets=6, client_alpha=1.0).on(data, seed=0)
+    stateless = Stateless(clients=3, subsets=6, client_alpha=1.0).on(data, seed=0)
     check(Method(FedOpt(Mime())), stateless)
     check(Method(FedOpt(Scaffold())), scenario)
     with pytest.raises(IncompatibleError, match="keeps its state on the client"):

@@ -6,13 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from chronofed.engines.quadratics import Quadratics
-from chronofed.surrogate import Quadratic
-from chronofed.tasks.batched_loop import compiled, descend_plainly
-from chronofed.tasks.batched_mlp import BatchedMlp, Course, Layout, Workspace, layout, twin
-from chronofed.tasks.models import Classifier, Cnn, Linear, Mlp, ResNet18, Scale
-from chronofed.tasks.objective import TorchObjective
-from chronofed.types import Batch
+from chronofed.core.types import Batch
+from chronofed.engines.batched.kernel import BatchedMlp, Schedule, twin
+from chronofed.engines.batched.layout import Layout, layout_of
+from chronofed.engines.batched.loop import compiled, descend_plainly
+from chronofed.engines.batched.quadratics import Quadratics
+from chronofed.engines.batched.workspace import Workspace
+from chronofed.methods.surrogate import Quadratic
+from chronofed.models.layers import Classifier, Scale
+from chronofed.models.objective import TorchObjective
+from chronofed.models.zoo import Cnn, Linear, Mlp, ResNet18
 
 sizes = st.integers(1, 7)
 
@@ -40,10 +43,10 @@ def problems(draw):
 
 
 def kernel_of(objective) -> BatchedMlp:
-    form = layout(objective)
-    assert isinstance(form, Layout), form
-    assert form.size == objective.flat.size
-    return BatchedMlp(form, Workspace())
+    layout = layout_of(objective)
+    assert isinstance(layout, Layout), layout
+    assert layout.size == objective.flat.size
+    return BatchedMlp(layout, Workspace())
 
 
 @settings(max_examples=60)
@@ -77,7 +80,7 @@ def test_one_point_may_stand_for_all_clients(problem):
 def test_memory_that_is_used_again_leaves_no_trace(several):
     space = Workspace()
     for objective, params, batch in several:
-        kernel = BatchedMlp(layout(objective), space)
+        kernel = BatchedMlp(layout_of(objective), space)
         got = kernel.gradient(params, batch, torch.empty_like(params))
         torch.testing.assert_close(got, twin(objective, params, batch), rtol=1e-10, atol=1e-12)
 
@@ -86,7 +89,7 @@ def test_memory_that_is_used_again_leaves_no_trace(several):
 def test_bytes_are_scaled_as_the_model_does(dtype):
     objective = TorchObjective(Linear().build((256,), 2).to(dtype))
     bytes_, out = torch.arange(256, dtype=torch.uint8)[None], torch.empty(1, 256, dtype=dtype)
-    layout(objective).encode_(bytes_, out)
+    layout_of(objective).encode_(bytes_, out)
     assert torch.equal(out, Scale()(bytes_, dtype))
 
 
@@ -149,13 +152,13 @@ class Extended(Classifier):
     ],
 )
 def test_other_models_are_told_apart(module, reason):
-    assert reason in str(layout(TorchObjective(module)))
+    assert reason in str(layout_of(TorchObjective(module)))
 
 
 def test_augmented_samples_and_other_objectives_are_told_apart():
     objective = TorchObjective(Linear().build((3,), 2), augment=lambda x, generator: x)
-    assert layout(objective) == "training samples are augmented"
-    assert "the objective is object" in str(layout(object()))
+    assert layout_of(objective) == "training samples are augmented"
+    assert "the objective is object" in str(layout_of(object()))
 
 
 # --- the loop that torch runs without Python
@@ -167,32 +170,32 @@ def test_augmented_samples_and_other_objectives_are_told_apart():
 def test_compiled_loop_equals_plain_loop_and_steps(decay, bias, dtype):
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(6, 5, bias=bias), nn.ReLU(), nn.Linear(5, 3)).to(dtype)
-    form = layout(TorchObjective(module))
-    kernel = BatchedMlp(form, Workspace())
+    layout = layout_of(TorchObjective(module))
+    kernel = BatchedMlp(layout, Workspace())
     x, clients, sizes = torch.randn(30, 6, dtype=dtype), 3, [4, 4, 2]
-    course = Course(
+    schedule = Schedule(
         x,
         torch.randint(30, (clients, 10)),
         torch.randint(3, (clients, 10, 1)),
         torch.rand(clients, 10, 1, dtype=dtype),
         sizes,
     )
-    start = torch.randn(clients, form.size, dtype=dtype)
+    start = torch.randn(clients, layout.size, dtype=dtype)
     quick, plain, steps = start.clone(), start.clone(), start.clone()
-    kernel.descend_(quick, course, lr=0.1, decay=decay)
+    kernel.descend_(quick, schedule, lr=0.1, decay=decay)
     args = (
-        course.rows,
-        course.y,
-        course.weight,
+        schedule.rows,
+        schedule.y,
+        schedule.weight,
         sizes,
-        form.plan,
-        kernel.free,
+        layout.offsets,
+        kernel.no_quadratic,
         0.1,
         1 - 0.1 * decay,
         False,
     )
     descend_plainly(plain, x, *args)
-    for rows, y, weight in course.steps:
+    for rows, y, weight in schedule.steps:
         kernel.step_(steps, Batch(x[rows], y, weight), 0.1, decay)
     torch.testing.assert_close(quick, plain)
     torch.testing.assert_close(quick, steps, rtol=1e-5, atol=1e-6)
@@ -246,22 +249,22 @@ def test_fused_steps_with_a_past_equal_autograd(spans, shared, decay, dtype):
     kernel, clients, sizes, lr = kernel_of(objective), 3, [4, 4, 2], 0.1
     pasts = [quadratic(spans, generator, dtype) for _ in range(clients)]
     pasts = pasts[:1] * clients if shared else pasts
-    course = Course(
+    schedule = Schedule(
         torch.randn(30, 3, generator=generator, dtype=dtype),
         torch.randint(30, (clients, 10), generator=generator),
         torch.randint(3, (clients, 10, 1), generator=generator),
         torch.rand(clients, 10, 1, generator=generator, dtype=dtype),
         sizes,
     )
-    start = torch.randn(clients, kernel.form.size, generator=generator, dtype=dtype)
+    start = torch.randn(clients, kernel.layout.size, generator=generator, dtype=dtype)
     want, loop, steps = start.clone(), start.clone(), start.clone()
     every = Quadratics.of(pasts)
     assert len(every.linear) == (1 if shared else clients)
-    pull = every.pull(kernel.form, lr, 1 - lr * decay)
-    kernel.descend_(loop, course, lr, decay, pull)
-    for rows, y, weight in course.steps:
-        batch = Batch(course.x[rows], y, weight)
-        kernel.step_(steps, batch, lr, decay, pull)
+    term = every.term(kernel.layout, lr, 1 - lr * decay)
+    kernel.descend_(loop, schedule, lr, decay, term)
+    for rows, y, weight in schedule.steps:
+        batch = Batch(schedule.x[rows], y, weight)
+        kernel.step_(steps, batch, lr, decay, term)
         gradient = twin(objective, want, Batch(batch.x, y[..., 0], weight[..., 0]))
         together = gradient.clone()
         for grad, params, past in zip(gradient, want, pasts, strict=True):
@@ -276,14 +279,14 @@ def test_fused_steps_with_a_past_equal_autograd(spans, shared, decay, dtype):
 
 def test_the_past_of_the_first_clients():
     generator = torch.Generator().manual_seed(0)
-    own = [quadratic((slice(16, 31),), generator, torch.float64) for _ in range(3)]
-    assert torch.equal(Quadratics.of(own).first(2).linear, Quadratics.of(own[:2]).linear)
-    assert len(Quadratics.of([own[0], own[0]]).first(2).scale) == 1
+    pasts = [quadratic((slice(16, 31),), generator, torch.float64) for _ in range(3)]
+    assert torch.equal(Quadratics.of(pasts).first(2).linear, Quadratics.of(pasts[:2]).linear)
+    assert len(Quadratics.of([pasts[0], pasts[0]]).first(2).scale) == 1
     assert Quadratics.of([None, None]) is None
 
 
 @pytest.mark.parametrize(
-    ("spans", "whole"),
+    ("spans", "aligned"),
     [
         (WEIGHTS_AND_BIASES, True),
         ((slice(0, 16), slice(28, 31)), True),
@@ -293,6 +296,6 @@ def test_the_past_of_the_first_clients():
     ],
     ids=str,
 )
-def test_spans_of_whole_weights_and_biases(spans, whole):
-    form = layout(TorchObjective(Mlp((4,)).build((3,), 3)))
-    assert form.whole(spans) is whole
+def test_spans_of_whole_weights_and_biases(spans, aligned):
+    layout = layout_of(TorchObjective(Mlp((4,)).build((3,), 3)))
+    assert layout.aligned(spans) is aligned

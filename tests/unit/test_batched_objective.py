@@ -4,12 +4,14 @@ import pytest
 import torch
 
 from chronofed import Fisher, Hutchinson, Mlp, Samples, Taylor
-from chronofed.curvature import SquaredGradient
-from chronofed.stacking import stacked, works_stacked
-from chronofed.tasks.batched_mlp import BatchedMlp, Workspace, layout
-from chronofed.tasks.batched_objective import BatchedObjective
-from chronofed.tasks.objective import CHUNK, TorchObjective
-from chronofed.types import Batch
+from chronofed.core.stacking import stacked, works_stacked
+from chronofed.core.types import Batch
+from chronofed.engines.batched.kernel import BatchedMlp
+from chronofed.engines.batched.layout import layout_of
+from chronofed.engines.batched.objective import BatchedObjective
+from chronofed.engines.batched.workspace import Workspace
+from chronofed.methods.memories.curvature import SquaredGradient
+from chronofed.models.objective import CHUNK_SAMPLES, TorchObjective
 
 CLIENTS, FEATURES, CLASSES = 3, 5, 4
 
@@ -20,7 +22,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 def objectives(hidden=(6, 3), dtype=torch.float64) -> tuple[TorchObjective, BatchedObjective]:
     single = TorchObjective(Mlp(hidden).build((FEATURES,), CLASSES).to(dtype))
-    return single, BatchedObjective(BatchedMlp(layout(single), Workspace()), single.names)
+    return single, BatchedObjective(BatchedMlp(layout_of(single), Workspace()), CLIENTS)
 
 
 def models(single: TorchObjective, clients: int = CLIENTS) -> torch.Tensor:
@@ -50,7 +52,7 @@ def one_by_one(name: str, single: TorchObjective, params, several: Batch, spans)
     ],
 )
 @pytest.mark.parametrize("bytes_", [True, False])
-@pytest.mark.parametrize("n", [1, 7, CHUNK + 3])
+@pytest.mark.parametrize("n", [1, 7, CHUNK_SAMPLES + 3])
 def test_sums_are_those_of_single_clients(n, bytes_, hidden, chosen):
     single, together = objectives(hidden)
     params, several = models(single), batch(n, bytes_=bytes_)
@@ -115,8 +117,9 @@ def test_expansions_together_equal_expansions_alone(curvature, layers, samples, 
 class Halved(Fisher, tag=True):
     """A curvature of one's own, which says nothing of many clients."""
 
-    def diagonal(self, *arguments):
-        return super().diagonal(*arguments) / 2
+    def expand(self, loss, generator):
+        gradient, diagonal = super().expand(loss, generator)
+        return gradient, diagonal / 2
 
 
 @pytest.mark.parametrize(

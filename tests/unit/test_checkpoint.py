@@ -13,28 +13,28 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chronofed import CoreSet, Method, Snapshot, safefile
-from chronofed.engines import LockerStore
-from chronofed.engines.lockers import LockerView, about, named
-from chronofed.errors import RunError, StorageError
-from chronofed.memories import Keepsake
-from chronofed.protocol import Locker
-from chronofed.records import checkpoint
-from chronofed.traffic import Traffic
+from chronofed import CoreSet, Method, Snapshot
+from chronofed.clients.cache import StateCache, StateView
+from chronofed.clients.state import ClientState, item_metadata, named_tensors
+from chronofed.core import safetensors_io
+from chronofed.core.errors import RunError, StorageError
+from chronofed.methods.memories import MemoryItem
+from chronofed.runs import checkpoint
+from chronofed.training.traffic import Traffic
 
 
 def snapshot(round_: int = 3) -> Snapshot:
     generator = torch.Generator().manual_seed(round_)
     pixels = torch.randint(256, (4, 1, 2, 2), generator=generator, dtype=torch.uint8)
     kept = (
-        Keepsake(1, 10, 7, 50, {"x": pixels, "y": torch.tensor([0, 1, 2, 3])}),
-        Keepsake(2, 10, 9, 60, {"x": pixels[:1], "y": torch.tensor([1])}),
+        MemoryItem(1, 10, 7, 50, {"x": pixels, "y": torch.tensor([0, 1, 2, 3])}),
+        MemoryItem(2, 10, 9, 60, {"x": pixels[:1], "y": torch.tensor([1])}),
     )
-    lockers = {10: Locker({"control": torch.ones(3)}, kept), 2: Locker()}
+    client_states = {10: ClientState({"control": torch.ones(3)}, kept), 2: ClientState()}
     server = {"params": torch.randn(5, generator=generator), "momentum": torch.zeros(5)}
-    past = (Keepsake(0, 3, 1, 9, {"linear": torch.rand(2, generator=generator)}),)
+    past = (MemoryItem(0, 3, 1, 9, {"linear": torch.rand(2, generator=generator)}),)
     learned = {"drift": torch.tensor([1.0, 2.0])}
-    return Snapshot(round_, server, torch.empty(0), lockers, past, learned, Traffic(10, 20))
+    return Snapshot(round_, server, torch.empty(0), client_states, past, learned, Traffic(10, 20))
 
 
 def test_round_trip():
@@ -44,19 +44,19 @@ def test_round_trip():
     assert torch.equal(copy.params, original.params)
     assert set(copy.server) == {"params", "momentum"}
     assert copy.buffers.shape == (0,)
-    assert set(copy.lockers) == {2, 10}
-    assert copy.lockers[2] == Locker()
-    assert torch.equal(copy.lockers[10].state["control"], torch.ones(3))
-    about = [(k.round, k.client, k.key, k.size) for k in copy.lockers[10].kept]
+    assert set(copy.client_states) == {2, 10}
+    assert copy.client_states[2] == ClientState()
+    assert torch.equal(copy.client_states[10].backbone_state["control"], torch.ones(3))
+    about = [(k.round, k.client, k.key, k.size) for k in copy.client_states[10].items]
     assert about == [(1, 10, 7, 50), (2, 10, 9, 60)]
     assert torch.equal(copy.past[0].record["linear"], original.past[0].record["linear"])
     assert copy.past[0].client == 3
-    assert copy.weights["drift"].tolist() == [1.0, 2.0]
+    assert copy.weighting_state["drift"].tolist() == [1.0, 2.0]
     assert copy.traffic == Traffic(10, 20)
     assert torch.equal(
-        copy.lockers[10].kept[0].record["x"], original.lockers[10].kept[0].record["x"]
+        copy.client_states[10].items[0].record["x"], original.client_states[10].items[0].record["x"]
     )
-    assert copy.lockers[10].kept[0].record["x"].dtype == torch.uint8
+    assert copy.client_states[10].items[0].record["x"].dtype == torch.uint8
 
 
 def test_what_an_engine_knows_of_its_clients():
@@ -93,7 +93,7 @@ def flip(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [flip, lambda c: c[: len(c) // 2], lambda c: b""])
-def test_a_damaged_one_is_passed_over(tmp_path, damage):
+def test_a_damaged_one_is_skipped(tmp_path, damage):
     checkpoint.save(tmp_path, snapshot(1), keep=3)
     last = checkpoint.save(tmp_path, snapshot(2), keep=3)
     last.write_bytes(damage(last.read_bytes()))
@@ -107,7 +107,7 @@ def test_a_damaged_one_is_passed_over(tmp_path, damage):
     "content",
     [
         b"not safetensors at all",
-        checkpoint.encode(snapshot()).replace(b"checkpoint-1", b"checkpoint-9"),
+        checkpoint.encode(snapshot()).replace(b"checkpoint-2", b"checkpoint-9"),
     ],
 )
 def test_a_file_of_another_kind_is_refused(tmp_path, content):
@@ -120,26 +120,30 @@ def test_a_file_of_another_kind_is_refused(tmp_path, content):
 def as_before(original: Snapshot) -> bytes:
     """How the first version wrote it, all at once."""
     tensors = {"model/buffers": original.buffers}
-    places = {"server": original.server, "weights": original.weights}
+    places = {"server": original.server, "weighting_state": original.weighting_state}
     places |= {f"past/{k}": kept.record for k, kept in enumerate(original.past)}
     tensors |= {f"{place}/{n}": t for place, r in places.items() for n, t in r.items()}
-    for client, locker in original.lockers.items():
-        tensors |= {f"locker/{client}/{name}": tensor for name, tensor in named(locker)}
+    for client, client_state in original.client_states.items():
+        tensors |= {
+            f"client/{client}/{name}": tensor for name, tensor in named_tensors(client_state)
+        }
     rest = {
-        "format": "chronofed-checkpoint-1",
+        "format": "chronofed-checkpoint-2",
         "round": original.round,
-        "traffic": [original.traffic.down, original.traffic.up],
-        "past": about(original.past),
-        "lockers": {c: about(k.kept) for c, k in sorted(original.lockers.items())},
+        "traffic": [original.traffic.down_bytes, original.traffic.up_bytes],
+        "past": item_metadata(original.past),
+        "client_states": {
+            c: item_metadata(k.items) for c, k in sorted(original.client_states.items())
+        },
     }
     whole = {name: tensor.clone() for name, tensor in tensors.items()}
     return safetensors.torch.save(whole, {"about": json.dumps(rest)})
 
 
 def in_a_store(original: Snapshot, folder) -> Snapshot:
-    store = LockerStore(0, folder)
-    store.update(original.lockers)
-    return replace(original, lockers=store.snapshot())
+    store = StateCache(0, folder)
+    store.update(original.client_states)
+    return replace(original, client_states=store.snapshot())
 
 
 def test_the_bytes_are_those_of_the_first_version(tmp_path):
@@ -148,7 +152,7 @@ def test_the_bytes_are_those_of_the_first_version(tmp_path):
     assert checkpoint.encode(in_a_store(snapshot(), tmp_path / "spilled")) == content
     path = checkpoint.save(tmp_path, snapshot(), keep=1)
     assert path.read_bytes() == content
-    assert set(safetensors.torch.load_file(path)) >= {"server/params", "locker/10/kept/0/x"}
+    assert set(safetensors.torch.load_file(path)) >= {"server/params", "client/10/items/0/x"}
     assert checkpoint.encode(checkpoint.load(path)) == content
 
 
@@ -156,19 +160,19 @@ names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=5
 shapes = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 
 
-@given(st.dictionaries(names, st.tuples(st.sampled_from(list(safefile.CODES)), shapes)))
+@given(st.dictionaries(names, st.tuples(st.sampled_from(list(safetensors_io.CODES)), shapes)))
 @settings(max_examples=200)
 def test_streams_are_what_safetensors_writes(about):
     tensors = {name: torch.ones(shape).to(dtype) for name, (dtype, shape) in about.items()}
     tensors.pop("__metadata__", None)
-    content = b"".join(safefile.save(tensors, {"a": 'b"\n'}))
+    content = b"".join(safetensors_io.save(tensors, {"a": 'b"\n'}))
     assert content == safetensors.torch.save(tensors, {"a": 'b"\n'})
-    metadata, places = safefile.read_header(safefile.Bytes(content))
+    metadata, places = safetensors_io.read_header(safetensors_io.Bytes(content))
     assert metadata == {"a": 'b"\n'}
     for name, tensor in tensors.items():
-        back = safefile.read(safefile.Bytes(content), places[name])
+        back = safetensors_io.read(safetensors_io.Bytes(content), places[name])
         assert (back.dtype, back.shape) == (tensor.dtype, tensor.shape)
-        assert bytes(safefile.numbers(back)) == bytes(safefile.numbers(tensor))
+        assert bytes(safetensors_io.numbers(back)) == bytes(safetensors_io.numbers(tensor))
 
 
 def header(**about) -> bytes:
@@ -192,51 +196,51 @@ def header(**about) -> bytes:
 )
 def test_what_is_not_safetensors_is_refused(content):
     with pytest.raises(ValueError, match=r"."):
-        safefile.read_header(safefile.Bytes(content))
-    assert set(safefile.read_header(safefile.Bytes(header()))[1]) == {"t"}
+        safetensors_io.read_header(safetensors_io.Bytes(content))
+    assert set(safetensors_io.read_header(safetensors_io.Bytes(header()))[1]) == {"t"}
 
 
-class Watched(LockerView):
-    """Notes how many of its lockers are alive at once."""
+class Watched(StateView):
+    """Notes how many of its client states are alive at once."""
 
     alive, most, reads = 0, 0, 0
 
     def __getitem__(self, client):
-        locker = super().__getitem__(client)
+        client_state = super().__getitem__(client)
         self.alive, self.reads = self.alive + 1, self.reads + 1
         self.most = max(self.most, self.alive)
-        first = next(iter(locker.state.values()))
+        first = next(iter(client_state.backbone_state.values()))
         weakref.finalize(first, self._gone)
-        return locker
+        return client_state
 
     def _gone(self):
         self.alive -= 1
 
 
 def crowd(folder, clients: int, numbers: int) -> Snapshot:
-    store = LockerStore(0, folder)
+    store = StateCache(0, folder)
     for client in range(clients):
-        kept = (Keepsake(0, client, 0, 1, {"y": torch.full((3,), client)}),)
-        store[client] = Locker({"personal": torch.full((numbers,), float(client))}, kept)
+        kept = (MemoryItem(0, client, 0, 1, {"y": torch.full((3,), client)}),)
+        store[client] = ClientState({"personal": torch.full((numbers,), float(client))}, kept)
     return Snapshot(1, {"params": torch.ones(2)}, torch.empty(0), store.snapshot())
 
 
-def test_one_locker_at_a_time_is_in_memory(tmp_path):
+def test_one_client_state_at_a_time_is_in_memory(tmp_path):
     original = crowd(tmp_path / "spilled", 30, 4)
-    watched = Watched(original.lockers.handles)
-    path = checkpoint.save(tmp_path, replace(original, lockers=watched), keep=1)
+    watched = Watched(original.client_states.handles)
+    path = checkpoint.save(tmp_path, replace(original, client_states=watched), keep=1)
     assert watched.most <= 2  # the last one goes when the next has come
     assert watched.reads == 3 * 30  # outlines, then both kinds of numbers
     copy = checkpoint.load(path)
-    assert all(handle.locker is None for handle in copy.lockers.handles.values())
-    store = LockerStore(100, tmp_path)
-    store.adopt(copy.lockers)
-    assert store.held == 0  # nothing was read
-    assert store[7].state["personal"].tolist() == [7.0] * 4
-    assert store.held == 4 * 4 + 3 * 8
+    assert all(handle.client_state is None for handle in copy.client_states.handles.values())
+    store = StateCache(100, tmp_path)
+    store.adopt(copy.client_states)
+    assert store.cached_bytes == 0  # nothing was read
+    assert store[7].backbone_state["personal"].tolist() == [7.0] * 4
+    assert store.cached_bytes == 4 * 4 + 3 * 8
 
 
-def test_memory_does_not_grow_with_the_lockers(tmp_path):
+def test_memory_does_not_grow_with_the_client_states(tmp_path):
     original = crowd(tmp_path / "spilled", 40, 250_000)  # 40 MB
     tracemalloc.start()
     path = checkpoint.save(tmp_path, original, keep=1)
@@ -252,20 +256,20 @@ def test_a_loaded_one_outlives_its_file(tmp_path):
     copy = checkpoint.load(path)
     checkpoint.save(tmp_path, snapshot(9), keep=1)
     assert not path.exists()
-    assert copy.lockers[10].state["control"].tolist() == [1.0] * 3
+    assert copy.client_states[10].backbone_state["control"].tolist() == [1.0] * 3
     before = len(os.listdir("/proc/self/fd"))
     del copy
     assert len(os.listdir("/proc/self/fd")) == before - 1
 
 
-def test_a_file_cut_while_in_use_is_one_clear_line(tmp_path):
+def test_a_file_truncated_while_in_use_is_a_clear_error(tmp_path):
     path = checkpoint.save(tmp_path, snapshot(), keep=1)
     copy = checkpoint.load(path)
     os.truncate(path, 900)
     with pytest.raises(
-        RunError, match=r"in use cannot be read any more: .* ends too early"
+        RunError, match=r"in use can no longer be read: .* ends too early"
     ) as caught:
-        copy.lockers[10]
+        copy.client_states[10]
     assert "\n" not in str(caught.value)
 
 
@@ -281,10 +285,10 @@ def test_a_disk_that_fills_up_leaves_the_one_before(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [first]
 
 
-def test_a_spilled_locker_that_is_damaged_leaves_no_half_checkpoint(tmp_path):
+def test_a_spilled_client_state_that_is_damaged_leaves_no_half_checkpoint(tmp_path):
     original = in_a_store(snapshot(), tmp_path / "spilled")
     for path in (tmp_path / "spilled").rglob("*.safetensors"):
         path.write_bytes(b"")
-    with pytest.raises(RunError, match="cannot read back what a client keeps"):
+    with pytest.raises(RunError, match="cannot read back a client state"):
         checkpoint.save(tmp_path, original, keep=1)
     assert [path.name for path in tmp_path.iterdir()] == ["spilled"]

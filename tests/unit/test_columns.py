@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chronofed.errors import DataError, MissingExtraError
-from chronofed.tasks.columns import Labels, missing
-from chronofed.tasks.readers import read
+from chronofed.core.errors import DataError, MissingExtraError
+from chronofed.data.columns import Categorical, missing
+from chronofed.data.readers import read
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_csv_empty_blank_and_nan_cells_are_missing(csv):
 
 def test_csv_names_and_text_lose_the_blanks_around_them(csv):
     columns = csv(" a , b\n x ,1\nx, 2 \n")
-    assert list(columns.held) == ["a", "b"]
+    assert list(columns.arrays) == ["a", "b"]
     assert columns.values("a").tolist() == ["x", "x"]
     assert columns.values("b").tolist() == [1, 2]
 
@@ -83,7 +83,7 @@ def test_csv_names_and_text_lose_the_blanks_around_them(csv):
 @pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
 def test_csv_delimiter_is_the_one_of_the_header(csv, mark):
     columns = csv(mark.join(["a", '"b,c"', "d"]) + "\n" + mark.join("123") + "\n")
-    assert {name: columns.values(name).item() for name in columns.held} == {
+    assert {name: columns.values(name).item() for name in columns.arrays} == {
         "a": 1,
         "b,c": 2,
         "d": 3,
@@ -148,7 +148,7 @@ def test_csv_number_that_float32_cannot_hold(csv, cell):
     [
         ("", "no columns"),
         ("a,,c\n1,2,3\n", "column 2 has no name"),
-        ("a,b,a\n1,2,3\n", "more than one column is called 'a'"),
+        ("a,b,a\n1,2,3\n", "more than one column is named 'a'"),
         ("a,b\n1,2\n3\n", "row 3: 1 cells where the header has 2"),
         ("a,b\n1,2,3\n", "row 2: 3 cells where the header has 2"),
         ('a,b\n1,"2\n', "not a CSV file"),
@@ -210,7 +210,7 @@ def test_times_refuse_text(csv):
 
 
 def test_unknown_ending_and_missing_file(tmp_path):
-    with refused(r"data\.xls: unknown ending '\.xls'; use \.csv, \.tsv, \.parquet, \.npz"):
+    with refused(r"data\.xls: unknown extension '\.xls'; use \.csv, \.tsv, \.parquet, \.npz"):
         read(tmp_path / "data.xls")
     with refused(r"data\.csv: no such file"):
         read(tmp_path / "data.csv")
@@ -350,7 +350,7 @@ def test_parquet_kinds(parquet):
     np.testing.assert_array_equal(columns.values("f"), [np.nan, 0.5])
     assert columns.values("t").tolist() == ["1", ""]
     assert columns.values("c").tolist() == ["x", ""]
-    assert isinstance(columns["c"], Labels)
+    assert isinstance(columns["c"], Categorical)
     np.testing.assert_array_equal(
         columns.values("day"), np.array(["2009-03-01", "NaT"], dtype="datetime64[us]"), strict=True
     )

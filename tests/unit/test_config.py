@@ -3,7 +3,7 @@
 import pytest
 
 from chronofed import CoreSet, FedProx, Method, Train
-from chronofed.config import Config, Count, Kind, NonNegative, is_alternative, kind_of
+from chronofed.core.config import Config, Count, Kind, NonNegative, is_alternative, kind_of
 
 
 class Inner(Config):

@@ -1,15 +1,15 @@
-"""Costs are measured: known cases come out as they must."""
+"""Measured costs agree with known cases."""
 
 import pytest
 
 from chronofed import CoreSet, Ditto, FedAvg, FedOpt, Forget, Method, MimeLite, Scaffold, Taylor
-from chronofed.experiments.costs import Costs, costs
+from chronofed.studies.costs import Costs, costs
 
 MODEL = 32  # parameters of the small run: 15 features, 2 classes
 
 
 def test_fedavg_sends_the_model_both_ways_and_keeps_nothing():
-    assert costs(Method(FedAvg(), Forget())) == Costs(1.0, 1.0, 0.0, 0.0, samples=False)
+    assert costs(Method(FedAvg(), Forget())) == Costs(1.0, 1.0, 0.0, 0.0, client_samples=False)
 
 
 @pytest.mark.parametrize(
@@ -23,18 +23,18 @@ def test_fedavg_sends_the_model_both_ways_and_keeps_nothing():
 )
 def test_backbones(backbone, down, up, client):
     found = costs(Method(backbone))
-    assert (found.down, found.up, found.client) == (down, up, client)
+    assert (found.down_models, found.up_models, found.client_models) == (down, up, client)
 
 
 def test_a_core_set_travels_nowhere():
     found = costs(Method(memory=CoreSet(5)))
-    assert (found.down, found.up, found.samples) == (1.0, 1.0, True)
+    assert (found.down_models, found.up_models, found.client_samples) == (1.0, 1.0, True)
 
 
 def test_taylor_sends_two_vectors_each_way_beside_the_model():
     found = costs(Method(memory=Taylor()))
-    assert found.up == pytest.approx(3.0, abs=0.3)  # and where they belong
-    assert found.down == pytest.approx(
-        2.0, abs=0.3
-    )  # nothing is remembered in the first of two rounds
-    assert found.server == pytest.approx(2.0, abs=0.3)
+    # Besides the vectors, their bounds are sent.
+    assert found.up_models == pytest.approx(3.0, abs=0.3)
+    # In the first of two rounds the memory is empty.
+    assert found.down_models == pytest.approx(2.0, abs=0.3)
+    assert found.server_models == pytest.approx(2.0, abs=0.3)

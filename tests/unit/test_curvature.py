@@ -6,11 +6,11 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from chronofed import Exact, Fisher, Hutchinson, SquaredGradient
-from chronofed.curvature import hessian
-from chronofed.errors import SpecError
-from chronofed.tasks.models import Cnn, Linear, Mlp, ResNet18
-from chronofed.tasks.objective import TorchObjective
-from chronofed.types import Batch, Samples
+from chronofed.core.errors import SpecError
+from chronofed.core.types import Batch, Samples
+from chronofed.methods.memories.curvature import MeanLoss, hessian
+from chronofed.models.objective import TorchObjective
+from chronofed.models.zoo import Cnn, Linear, Mlp, ResNet18
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 
@@ -57,7 +57,10 @@ class World:
 
     def diagonal(self, curvature, spans=None, seed=0):
         spans = spans or self.everything()
-        return curvature.diagonal(self.objective, self.params, self.samples, spans, generator(seed))
+        return curvature.expand(self.mean_loss(spans), generator(seed))[1]
+
+    def mean_loss(self, spans):
+        return MeanLoss(self.objective, self.params, self.samples, spans)
 
 
 @pytest.fixture(scope="module")
@@ -128,9 +131,9 @@ def test_hutchinson_is_unbiased_with_the_variance_of_the_formula(small):
 def test_hutchinson_is_the_mean_over_its_probes(small):
     one = Hutchinson(1, clamp=False)
     source = generator(7)
-    args = small.objective, small.params, small.samples, small.everything()
-    each = [one.diagonal(*args, source) for _ in range(3)]
-    three = Hutchinson(3, clamp=False).diagonal(*args, generator(7))
+    loss = small.mean_loss(small.everything())
+    each = [one.expand(loss, source)[1] for _ in range(3)]
+    _, three = Hutchinson(3, clamp=False).expand(loss, generator(7))
     torch.testing.assert_close(three, sum(each) / 3, **EXACT)
     assert not torch.equal(each[0], each[1])
 

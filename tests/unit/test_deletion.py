@@ -15,13 +15,13 @@ from chronofed import (
     Train,
     run,
 )
-from chronofed.deletion import Deletion, apply_deletions, without
+from chronofed.clients.deletion import Deletion, apply_deletions, without
+from chronofed.clients.state import ClientState
 from chronofed.engines import SerialEngine
-from chronofed.memories import Keepsake
-from chronofed.protocol import Locker
-from chronofed.records.checkpoint import decode, encode
+from chronofed.methods.memories import MemoryItem
+from chronofed.runs.checkpoint import decode, encode
 from chronofed.scenarios import Plan, Visit
-from world import blobs
+from tests.helpers.world import blobs
 
 ROUND, ROUNDS = 3, 8
 SELECTIONS = ["uniform", "herding", "reservoir", "balanced"]
@@ -67,8 +67,8 @@ def snapshots(world, task):
 def rows_kept(snapshot) -> set[int]:
     return {
         row
-        for locker in snapshot.lockers.values()
-        for k in locker.kept
+        for client_state in snapshot.client_states.values()
+        for k in client_state.items
         if k.record
         for row in k.record["rows"].tolist()
     }
@@ -79,7 +79,7 @@ def rows_given(plan) -> set[int]:
 
 
 @pytest.mark.parametrize("select", SELECTIONS)
-def test_deleted_samples_are_in_no_later_locker_and_plan(select, snapshots):
+def test_deleted_samples_are_in_no_later_client_state_and_plan(select, snapshots):
     method = Method(memory=CoreSet(10, select))
     before, plans = snapshots(method)
     doomed = sorted(rows_kept(before[ROUND - 1]))[
@@ -97,10 +97,10 @@ def test_deleted_samples_are_in_no_later_locker_and_plan(select, snapshots):
 
 
 @pytest.mark.parametrize("memory", [CoreSet(10), CoreSet(10, "reservoir"), Generative(5, 3)])
-def test_a_deleted_client_is_in_no_later_locker_and_plan(memory, snapshots):
+def test_a_deleted_client_is_in_no_later_client_state_and_plan(memory, snapshots):
     after, plans = snapshots(Method(memory=memory), [Deletion(ROUND, clients=(1, 2))])
-    assert all(set(snapshot.lockers) == {0, 1, 2, 3} for snapshot in after[:ROUND])
-    assert all(set(snapshot.lockers) == {0, 3} for snapshot in after[ROUND:])
+    assert all(set(snapshot.client_states) == {0, 1, 2, 3} for snapshot in after[:ROUND])
+    assert all(set(snapshot.client_states) == {0, 3} for snapshot in after[ROUND:])
     assert all(set(plan.visits) == {0, 1, 2, 3} for plan in plans[:ROUND])
     assert all(set(plan.visits) == {0, 3} for plan in plans[ROUND:])
 
@@ -134,9 +134,9 @@ def test_a_data_set_that_is_deleted_whole_is_gone(snapshots, world):
     visit = world.at(0).visits[0]
     deletion = Deletion(ROUND, rows=tuple(visit.indices.tolist()))
     after, plans = snapshots(Method(memory=CoreSet(10)), [deletion])
-    assert visit.key in {k.key for k in after[ROUND - 1].lockers[0].kept}
+    assert visit.key in {k.key for k in after[ROUND - 1].client_states[0].items}
     for snapshot in after[ROUND:]:
-        assert visit.key not in {k.key for k in snapshot.lockers[0].kept}
+        assert visit.key not in {k.key for k in snapshot.client_states[0].items}
     absent = [t for t in range(ROUND, ROUNDS) if world.at(t).visits[0].key == visit.key]
     assert absent
     assert all(0 not in plans[t].visits for t in absent)
@@ -154,7 +154,7 @@ def test_nobody_left_is_a_round_in_which_nothing_happens(snapshots):
     assert len(plans) == ROUND
     assert after[-1].round == ROUNDS
     assert torch.equal(after[-1].params, after[ROUND - 1].params)
-    assert after[-1].lockers == {}
+    assert after[-1].client_states == {}
 
 
 # --- the two halves by themselves --------------------------------------------------------------------
@@ -168,42 +168,42 @@ def test_a_plan_loses_rows_and_clients_from_the_round_on():
     assert list(without(plan, [Deletion(5, clients=(0,))]).visits) == [1]
 
 
-def test_a_locker_keeps_what_was_not_deleted():
+def test_a_client_state_keeps_what_was_not_deleted():
     record = {
         "x": torch.arange(6).view(3, 2),
         "y": torch.tensor([0, 1, 2]),
         "rows": torch.tensor([5, 6, 7]),
     }
-    whole, nameless = Keepsake(0, 0, 0, 9, record), Keepsake(1, 0, 1, 9, {"x": record["x"]})
+    whole, nameless = MemoryItem(0, 0, 0, 9, record), MemoryItem(1, 0, 1, 9, {"x": record["x"]})
     state = {"control": torch.ones(2)}
-    lockers = {0: Locker(state, (whole, nameless)), 1: Locker()}
-    apply_deletions(lockers, [Deletion(rows=(6, 99)), Deletion(clients=(1, 8))])
-    assert set(lockers) == {0}
-    first, second = lockers[0].kept
+    client_states = {0: ClientState(state, (whole, nameless)), 1: ClientState()}
+    apply_deletions(client_states, [Deletion(rows=(6, 99)), Deletion(clients=(1, 8))])
+    assert set(client_states) == {0}
+    first, second = client_states[0].items
     assert {name: t.tolist() for name, t in first.record.items()} == {
         "x": [[0, 1], [4, 5]],
         "y": [0, 2],
         "rows": [5, 7],
     }
-    assert (first.size, second, lockers[0].state) == (9, nameless, state)
-    apply_deletions(lockers, [Deletion(rows=(5, 7))])
-    assert lockers[0].kept == (nameless,)
+    assert (first.size, second, client_states[0].backbone_state) == (9, nameless, state)
+    apply_deletions(client_states, [Deletion(rows=(5, 7))])
+    assert client_states[0].items == (nameless,)
 
 
 def test_what_was_made_of_a_deleted_sample_goes_with_it():
     made = {"x": torch.zeros(2, 1), "y": torch.tensor([0, 1]), "sources": torch.tensor([3, 4, 5])}
-    lockers = {0: Locker(kept=(Keepsake(0, 0, 0, 3, made),))}
-    apply_deletions(lockers, [Deletion(rows=(9,))])
-    assert len(lockers[0].kept) == 1
-    apply_deletions(lockers, [Deletion(rows=(4,))])
-    assert lockers[0].kept == ()
+    client_states = {0: ClientState(items=(MemoryItem(0, 0, 0, 3, made),))}
+    apply_deletions(client_states, [Deletion(rows=(9,))])
+    assert len(client_states[0].items) == 1
+    apply_deletions(client_states, [Deletion(rows=(4,))])
+    assert client_states[0].items == ()
 
 
-def test_a_request_that_comes_late_is_carried_out_when_the_run_goes_on(train_for, world):
+def test_a_late_request_takes_effect_when_the_run_resumes(train_for, world):
     """A run that was stopped at round 3, and a deletion that names an earlier round."""
     method = Method(memory=CoreSet(10**6))
     half = train_for(method, 3, scenario=world)
-    row = int(half.lockers[0].kept[0].record["rows"][0])
+    row = int(half.client_states[0].items[0].record["rows"][0])
     snapshots = run(
         method,
         world,
@@ -213,6 +213,6 @@ def test_a_request_that_comes_late_is_carried_out_when_the_run_goes_on(train_for
         deletions=[Deletion(0, rows=(row,), clients=(1,))],
     )
     for snapshot in snapshots:
-        assert 1 not in snapshot.lockers
-        for locker in snapshot.lockers.values():
-            assert not any(row in keepsake.record["rows"] for keepsake in locker.kept)
+        assert 1 not in snapshot.client_states
+        for client_state in snapshot.client_states.values():
+            assert not any(row in item.record["rows"] for item in client_state.items)

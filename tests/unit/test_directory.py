@@ -5,8 +5,8 @@ import multiprocessing
 
 import pytest
 
-from chronofed.errors import RunError, StorageError
-from chronofed.records.directory import RunDirectory, remove_leftovers
+from chronofed.core.errors import RunError, StorageError
+from chronofed.runs.directory import RunDirectory, remove_leftovers
 
 
 @pytest.fixture
@@ -44,16 +44,16 @@ def test_records_and_rewinds(directory):
         directory.append(
             {"round": round_, "test_accuracy": round_ / 10},
             {"total": 0.5, "train": 0.2},
-            {"round": round_, "accuracy": []},
+            {"period_accuracy": {"round": round_, "accuracy": []}},
         )
     directory.flush()
     directory.rewind(2)
     assert [line["round"] for line in directory.history()] == [1, 2]
-    assert [line["round"] for line in directory.periods()] == [1, 2]
+    assert [line["round"] for line in directory.record("period_accuracy")] == [1, 2]
     assert directory.seconds() == {"total": 1.0, "train": 0.4}
 
 
-def test_a_line_that_is_still_being_written_is_passed_over(directory):
+def test_a_line_that_is_still_being_written_is_skipped(directory):
     directory.append({"round": 1}, {"total": 0.1})
     with (directory.path / "metrics.jsonl").open("ab") as file:
         file.write(b'{"round": 2, "tes')
@@ -88,7 +88,7 @@ def test_a_second_process_is_refused(directory):
     process.start()
     assert ready.wait(60)
     assert directory.state == "running"
-    with pytest.raises(RunError, match="another process is working on this run"), directory.lock():
+    with pytest.raises(RunError, match="another process is using this run"), directory.lock():
         pass
     done.set()
     process.join()

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from chronofed.errors import DataError, SpecError, StorageError
-from chronofed.tasks import download, library
+from chronofed.core.errors import DataError, SpecError, StorageError
+from chronofed.data import download, registry
 
 RANDOM = random.Random(0)  # the same in every worker of the tests
 CONTENT = {
@@ -108,14 +108,14 @@ def small(monkeypatch, tmp_path):
             md5=hashlib.md5(CONTENT[file.name]).hexdigest(),
             content=hashlib.sha256(gzip.decompress(CONTENT[file.name])).hexdigest(),
         )
-        for file in library.find("fashion-mnist").files
+        for file in registry.find("fashion-mnist").files
     )
-    entry = replace(library.find("fashion-mnist"), files=files)
-    monkeypatch.setitem(library.CATALOGUE, "fashion-mnist", entry)
+    entry = replace(registry.find("fashion-mnist"), files=files)
+    monkeypatch.setitem(registry.CATALOGUE, "fashion-mnist", entry)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("CHRONOFED_DATA", raising=False)
-    found = library.folders
-    monkeypatch.setattr(library, "folders", lambda extra=None: found(extra)[:-1])
+    found = registry.folders
+    monkeypatch.setattr(registry, "folders", lambda extra=None: found(extra)[:-1])
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -139,7 +139,7 @@ def test_everything_new(publisher, tmp_path):
     found = download.get(
         "fashion-mnist", tmp_path, progress=lambda *news: told.append(news), base=publisher.base
     )
-    assert found == tmp_path / "fashion-mnist" == library.locate("fashion-mnist", tmp_path)
+    assert found == tmp_path / "fashion-mnist" == registry.locate("fashion-mnist", tmp_path)
     assert contents(found) == CONTENT
     assert publisher.requests == [(name, None) for name in CONTENT]
     counts = [done for name, done, total in told if name == BIG and total == SIZE]
@@ -166,9 +166,9 @@ def test_what_is_there_is_not_fetched_again(publisher, tmp_path):
 
 
 def test_data_found_elsewhere_is_enough_unless_a_folder_is_named(publisher, tmp_path, monkeypatch):
-    elsewhere = put(tmp_path / "cache/chronofed/fashion-mnist", CONTENT)
+    remote = put(tmp_path / "cache/chronofed/fashion-mnist", CONTENT)
     monkeypatch.setenv("CHRONOFED_DATA", str(tmp_path / "mine"))
-    assert download.get("fashion-mnist", base=publisher.base) == elsewhere
+    assert download.get("fashion-mnist", base=publisher.base) == remote
     assert publisher.requests == []
     named = download.get("fashion-mnist", tmp_path / "mine", base=publisher.base)
     assert named == tmp_path / "mine/fashion-mnist"
@@ -210,7 +210,7 @@ def test_cut_connections_are_taken_up_again(publisher, tmp_path):
 
 
 def test_a_silent_server_times_out(publisher, tmp_path, monkeypatch):
-    monkeypatch.setattr(download, "TIMEOUT", 1.0)
+    monkeypatch.setattr(download, "TIMEOUT_S", 1.0)
     publisher.cuts, publisher.stall = [1_000], True
     download.get("fashion-mnist", tmp_path, base=publisher.base)
     assert contents(tmp_path / "fashion-mnist") == CONTENT
@@ -219,7 +219,7 @@ def test_a_silent_server_times_out(publisher, tmp_path, monkeypatch):
 
 def test_an_interrupted_call_is_resumed_by_the_next(publisher, tmp_path):
     publisher.cuts = [10_000] * download.ATTEMPTS
-    message = rf"{BIG}: broke off at 50,000 of {SIZE:,} bytes; run this again to go on$"
+    message = rf"{BIG}: stopped at 50,000 of {SIZE:,} bytes; run this again to resume$"
     with pytest.raises(DataError, match=message):
         download.get("fashion-mnist", tmp_path, base=publisher.base)
     assert contents(tmp_path / "fashion-mnist") == {f"{BIG}.part": CONTENT[BIG][:50_000]}
@@ -380,16 +380,16 @@ def test_a_file_system_without_locks(publisher, tmp_path, monkeypatch):
 
 def test_the_embedded_set_needs_no_download(tmp_path):
     found = download.get("fashion-mnist-mini", tmp_path / "nowhere", base="file:///never/used")
-    assert found == library.locate("fashion-mnist-mini")
+    assert found == registry.locate("fashion-mnist-mini")
     assert not (tmp_path / "nowhere").exists()
 
 
 def test_an_archive(publisher, tmp_path, monkeypatch):
     raw = RANDOM.randbytes(5_000)
     name = "cifar-10-binary.tar.gz"
-    file = library.File(name, len(raw), hashlib.md5(raw).hexdigest())
-    entry = replace(library.find("cifar10"), files=(file,))
-    monkeypatch.setitem(library.CATALOGUE, "cifar10", entry)
+    file = registry.File(name, len(raw), hashlib.md5(raw).hexdigest())
+    entry = replace(registry.find("cifar10"), files=(file,))
+    monkeypatch.setitem(registry.CATALOGUE, "cifar10", entry)
     publisher.files[name] = raw
     for _ in range(2):
         assert download.get("cifar10", tmp_path, base=publisher.base) == tmp_path / name
@@ -401,7 +401,9 @@ def test_an_archive(publisher, tmp_path, monkeypatch):
 
 def test_an_unpacked_archive(tmp_path, monkeypatch):
     parts = (("data_batch_1.bin", 7), ("test_batch.bin", 3))
-    monkeypatch.setitem(library.CATALOGUE, "cifar10", replace(library.find("cifar10"), parts=parts))
+    monkeypatch.setitem(
+        registry.CATALOGUE, "cifar10", replace(registry.find("cifar10"), parts=parts)
+    )
     folder = put(tmp_path / "cifar-10-batches-bin", {name: bytes(size) for name, size in parts})
     assert download.get("cifar10", tmp_path) == folder
     (folder / "test_batch.bin").write_bytes(bytes(2))

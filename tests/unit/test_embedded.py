@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from chronofed.tasks import images, library
+from chronofed.data import images, registry
 
 SCRIPT = Path(__file__).parents[2] / "scripts/make_embedded.py"
 SOURCE = Path("/usr/share/datasets/fashion-mnist")
 
 
 def test_balanced_and_of_the_promised_form():
-    data = library.load("fashion-mnist-mini")
+    data = registry.load("fashion-mnist-mini")
     assert data.shape == (1, 28, 28)
     assert torch.bincount(data.train.y).tolist() == [1050] * 10
     assert torch.bincount(data.test.y).tolist() == [200] * 10
@@ -24,7 +24,7 @@ def test_balanced_and_of_the_promised_form():
 
 
 def test_no_image_is_in_both_sets():
-    data = library.load("fashion-mnist-mini")
+    data = registry.load("fashion-mnist-mini")
     train, test = (
         {bytes(image) for image in part.x.flatten(1).numpy()} for part in (data.train, data.test)
     )
@@ -33,11 +33,11 @@ def test_no_image_is_in_both_sets():
 
 
 def test_small_enough_for_a_wheel():
-    assert sum(file.stat().st_size for file in library.EMBEDDED.rglob("*")) <= 6_000_000
+    assert sum(file.stat().st_size for file in registry.EMBEDDED.rglob("*")) <= 6_000_000
 
 
 def test_licence_comes_along():
-    licence = (library.EMBEDDED / "LICENSE").read_text()
+    licence = (registry.EMBEDDED / "LICENSE").read_text()
     assert "Copyright (c) 2017 Zalando SE" in licence
     assert "Permission is hereby granted, free of charge" in licence
     assert "MERCHANTABILITY" in licence
@@ -58,9 +58,9 @@ def test_script_reproduces_the_files(script, tmp_path):
         pytest.skip("no Fashion-MNIST in /usr/share/datasets: apt install dataset-fashion-mnist")
     size = script.make(SOURCE, tmp_path)
     made = sorted(path for path in tmp_path.rglob("*") if path.is_file())
-    shipped = sorted(path for path in library.EMBEDDED.rglob("*") if path.is_file())
+    shipped = sorted(path for path in registry.EMBEDDED.rglob("*") if path.is_file())
     assert [p.relative_to(tmp_path) for p in made] == [
-        p.relative_to(library.EMBEDDED) for p in shipped
+        p.relative_to(registry.EMBEDDED) for p in shipped
     ]
     assert size == sum(path.stat().st_size for path in shipped)
     for ours, theirs in zip(made, shipped, strict=True):

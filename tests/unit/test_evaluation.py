@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch.nn import functional
 
-from chronofed import CoreSet, Dataset, Ditto, Fresh, Method, Samples
-from chronofed.engines import LockerStore
-from chronofed.metrics.evaluation import Evaluate, Evaluator
-from chronofed.metrics.past import _drifts
-from chronofed.metrics.periods import PeriodTable, Standing
-from chronofed.metrics.summary import recovery, summarise
-from chronofed.protocol import Locker
+from chronofed import CoreSet, Dataset, Ditto, Method, Samples, Stateless
+from chronofed.clients.cache import StateCache
+from chronofed.clients.state import ClientState
+from chronofed.data.dataset import Origin
 from chronofed.scenarios import Visit
-from chronofed.tasks.dataset import Origin
+from chronofed.training.drift import _drifts
+from chronofed.training.evaluation import Evaluate, Evaluator
+from chronofed.training.period_accuracy import AccuracyHistory, PeriodAccuracy
+from chronofed.training.summary import recovery, summarise
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_test_set(task, evaluator, snapshots):
 
 @pytest.mark.parametrize("workers", [2, 3, 50])
 def test_numbers_do_not_depend_on_workers(task, scenario, snapshots, workers, monkeypatch):
-    monkeypatch.setattr("chronofed.tasks.classification.EVALUATION_BATCH", 7)  # many batches
+    monkeypatch.setattr("chronofed.models.classification.EVALUATION_BATCH", 7)  # many batches
     alone, many = (
         Evaluator(task, scenario, Method(), Evaluate(), seed=0, workers=n)(snapshots[3]).measures
         for n in (1, workers)
@@ -74,11 +74,11 @@ def test_a_cap_is_said_and_kept(evaluator, snapshots):
 
 
 def test_going_on_equals_the_straight_evaluation(evaluator, snapshots):
-    """What was recorded before a stop is taken over: resuming changes nothing."""
+    """Records from before a stop are taken over: resuming changes nothing."""
     straight = evaluator(seen=100)
     lines = [straight(snapshots[r]) for r in (1, 3, 6)]
     resumed = evaluator(seen=100)
-    resumed.absorb(line.periods for line in lines[:2])
+    resumed.absorb(line.records["period_accuracy"] for line in lines[:2])
     assert resumed(snapshots[6]) == lines[2]
 
 
@@ -97,7 +97,7 @@ def test_traffic(task, evaluator, snapshots):
 def test_accuracy_by_client_and_data_set_is_that_of_its_classes(
     task, scenario, evaluator, snapshots
 ):
-    lines = evaluator()(snapshots[3]).periods["accuracy"]
+    lines = evaluator()(snapshots[3]).records["period_accuracy"]["accuracy"]
     params, test, train = snapshots[3].params, task.data.test, task.data.train
     logits = functional.linear(test.x, params[:15].view(3, 5), params[15:])
     right = (logits.argmax(1) == test.y).double()
@@ -112,7 +112,7 @@ def test_accuracy_by_client_and_data_set_is_that_of_its_classes(
 
 def test_periods_can_be_switched_off(evaluator, snapshots):
     result = evaluator(periods="off")(snapshots[3])
-    assert result.periods == {}
+    assert "period_accuracy" not in result.records
     assert "forgetting" not in result.measures
 
 
@@ -122,7 +122,7 @@ def test_table_rows_are_measured_where_they_belong():
     codes = [np.array(c) for c in ([0, 0, 1], [0, 1, 1], [0, 0, 1, 1], [0, 1, 1, 1])]
     origin = Origin(("a", "b"), ("p", "q"), *codes)
     samples = Samples(torch.zeros(3, 1), torch.tensor([0, 1, 1]))
-    table = PeriodTable(Dataset("t", samples, Samples(torch.zeros(4, 1), y), ("x", "y"), origin))
+    table = PeriodAccuracy(Dataset("t", samples, Samples(torch.zeros(4, 1), y), ("x", "y"), origin))
     table.visit(0, Visit(np.array([0]), 0))
     table.visit(0, Visit(np.array([1]), 1))
     table.visit(1, Visit(np.array([2]), 0))  # has no test rows
@@ -133,21 +133,21 @@ def test_table_rows_are_measured_where_they_belong():
 
 
 def test_forgetting_and_backward_transfer_by_hand():
-    standing = Standing()
-    assert standing.measures() == {}
-    standing.add({"round": 1, "accuracy": [[0, 0, 0.5]]})
-    assert standing.measures() == {"forgetting": 0.0}
-    standing.add({"round": 2, "accuracy": [[0, 0, 0.9], [0, 1, 0.6]]})
-    assert standing.measures() == {"forgetting": 0.0, "backward_transfer": 0.4}
-    standing.add({"round": 3, "accuracy": [[0, 0, 0.7], [0, 1, 0.5], [1, 0, 0.2]]})
+    history = AccuracyHistory()
+    assert history.measures() == {}
+    history.add({"round": 1, "accuracy": [[0, 0, 0.5]]})
+    assert history.measures() == {"forgetting": 0.0}
+    history.add({"round": 2, "accuracy": [[0, 0, 0.9], [0, 1, 0.6]]})
+    assert history.measures() == {"forgetting": 0.0, "backward_transfer": 0.4}
+    history.add({"round": 3, "accuracy": [[0, 0, 0.7], [0, 1, 0.5], [1, 0, 0.2]]})
     # forgetting is the mean of 0.2, 0.1 and 0; transfer that of +0.2 and -0.1
-    assert standing.measures() == {"forgetting": 0.1, "backward_transfer": 0.05}
+    assert history.measures() == {"forgetting": 0.1, "backward_transfer": 0.05}
 
 
 def test_personal_models_are_measured_beside_the_global_one(task, scenario, evaluator, snapshots):
     lost = torch.zeros(18)  # always answers class 0
-    lockers = {i: Locker({"personal": lost}) for i in range(4)}
-    measures = evaluator()(replace(snapshots[6], lockers=lockers)).measures
+    client_states = {i: ClientState({"personal": lost}) for i in range(4)}
+    measures = evaluator()(replace(snapshots[6], client_states=client_states)).measures
     visits = [(i, v) for t in range(6) for i, v in scenario.at(t).visits.items()]
     first = {(i, v.key): v for i, v in visits}
     share = {i: [] for i in range(4)}
@@ -174,21 +174,21 @@ def test_drifts_and_information_loss_against_their_definitions(task, scenario, t
         return gradient(samples.x, samples.y)
 
     lost = []
-    for locker in snapshot.lockers.values():
-        for kept in sorted(locker.kept, key=lambda k: -k.round)[:3]:
+    for client_state in snapshot.client_states.values():
+        for kept in sorted(client_state.items, key=lambda k: -k.round)[:3]:
             approximation = gradient(kept.record["x"], kept.record["y"])
             lost.append(float((truth(kept.round, kept.client) - approximation).norm()))
     assert measures["information_loss"] == pytest.approx(np.mean(lost), rel=1e-4)
-    assert measures["time_drift"] > 0
-    assert measures["client_drift"] >= 0
+    assert measures["time_drift_sq"] > 0
+    assert measures["client_drift_sq"] >= 0
 
 
 @pytest.mark.parametrize("method", [Method(memory=CoreSet(5)), Method(Ditto())])
-def test_lockers_on_disk_measure_the_same(method, task, scenario, train_for, tmp_path):
+def test_client_states_on_disk_measure_the_same(method, task, scenario, train_for, tmp_path):
     plain = train_for(method, 6)
-    store = LockerStore(0, tmp_path)
-    store.update(plain.lockers)
-    spilled = replace(plain, lockers=store.snapshot())
+    store = StateCache(0, tmp_path)
+    store.update(plain.client_states)
+    spilled = replace(plain, client_states=store.snapshot())
     settings = Evaluate(past=3)
     one, other = (Evaluator(task, scenario, method, settings, seed=0)(s) for s in (plain, spilled))
     assert one == other
@@ -199,10 +199,14 @@ def test_lockers_on_disk_measure_the_same(method, task, scenario, train_for, tmp
 def test_clients_that_never_return_are_followed_only_if_asked_for(
     periods, followed, task, data, snapshots
 ):
-    stateless = Fresh(clients=3, subsets=4, client_alpha=1.0).on(data, seed=0)
+    stateless = Stateless(clients=3, subsets=4, client_alpha=1.0).on(data, seed=0)
     evaluator = Evaluator(task, stateless, Method(), Evaluate(periods=periods), seed=0)
     result = evaluator(snapshots[6])
-    assert len(evaluator._table) == len(result.periods.get("accuracy", ())) == followed
+    assert (
+        len(evaluator._period_accuracy)
+        == len(result.records.get("period_accuracy", {}).get("accuracy", ()))
+        == followed
+    )
 
 
 def test_drifts_of_gradients_that_were_made_with_known_ones():
@@ -216,8 +220,8 @@ def test_drifts_of_gradients_that_were_made_with_known_ones():
         fixed = noise(3.0)
         gradients |= {(client, key): 5 + fixed + noise(2.0) for key in range(4)}
     found = _drifts(gradients)
-    assert found["client_drift"] == pytest.approx(3.0, rel=0.15)
-    assert found["time_drift"] == pytest.approx(2.0, rel=0.1)
+    assert found["client_drift_sq"] == pytest.approx(3.0, rel=0.15)
+    assert found["time_drift_sq"] == pytest.approx(2.0, rel=0.1)
     assert _drifts({(0, 0): torch.ones(2)}) == {}
 
 

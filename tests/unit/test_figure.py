@@ -1,27 +1,27 @@
-"""What all pictures have in common, and the pictures of weights and rates."""
+"""The common parts of all figures, and the figures of weights and rates."""
 
 import sys
 
 import numpy as np
 import pytest
 
-from chronofed.errors import MissingExtraError, SpecError, StorageError
-from chronofed.reports import curves, figure
+from chronofed.core.errors import MissingExtraError, SpecError, StorageError
+from chronofed.reports.figures import canvas, theory
 
 MAGIC = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 
 
 def drawing():
-    drawn = figure.blank((3, 2))
+    drawn = canvas.new_figure((3, 2))
     drawn.add_subplot().plot([1, 2, 3], label="line")
     return drawn
 
 
-@pytest.mark.parametrize("kind", figure.FORMATS)
+@pytest.mark.parametrize("kind", canvas.FORMATS)
 def test_the_same_figure_gives_the_same_bytes(tmp_path, monkeypatch, kind):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # its global state is not needed
     monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
-    paths = [figure.save(drawing(), tmp_path / f"{n}.{kind.upper()}") for n in range(2)]
+    paths = [canvas.save(drawing(), tmp_path / f"{n}.{kind.upper()}") for n in range(2)]
     first, second = (path.read_bytes() for path in paths)
     assert first == second
     assert first.startswith(MAGIC[kind])
@@ -34,7 +34,7 @@ def test_global_settings_are_left_alone(tmp_path):
     from matplotlib import rcParams
 
     before = dict(rcParams)
-    figure.save(drawing(), tmp_path / "a.svg")
+    canvas.save(drawing(), tmp_path / "a.svg")
     assert dict(rcParams) == before
 
 
@@ -47,7 +47,7 @@ def test_global_settings_are_left_alone(tmp_path):
     ],
 )
 def test_what_cannot_be_drawn_is_refused_before_any_work(tmp_path, name, error, words):
-    for act in (figure.check, lambda path: figure.save(drawing(), path)):
+    for act in (canvas.check, lambda path: canvas.save(drawing(), path)):
         with pytest.raises(error, match=words):
             act(tmp_path / name)
     assert not list(tmp_path.iterdir())
@@ -57,24 +57,24 @@ def test_without_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     message = r"drawing bees needs matplotlib: pip install 'chronofed\[plot\]'"
     with pytest.raises(MissingExtraError, match=message):
-        figure.check(tmp_path / "a.png", "drawing bees")
+        canvas.check(tmp_path / "a.png", "drawing bees")
     with pytest.raises(MissingExtraError, match=message):
-        figure.blank((1, 1), "drawing bees")
+        canvas.new_figure((1, 1), "drawing bees")
 
 
 @pytest.fixture
 def saved(tmp_path, monkeypatch):
     """The figures that were saved, beside their files."""
     figures = []
-    save = figure.save
+    save = canvas.save
     monkeypatch.setattr(
-        figure, "save", lambda drawn, path: figures.append(drawn) or save(drawn, path)
+        canvas, "save", lambda drawn, path: figures.append(drawn) or save(drawn, path)
     )
     return figures
 
 
 def test_bars_of_weights(tmp_path, saved):
-    path = curves.draw_weights([0.5, -0.25, 0.75], tmp_path / "w.png", "title")
+    path = theory.draw_weights([0.5, -0.25, 0.75], tmp_path / "w.png", "title")
     assert path.read_bytes().startswith(MAGIC["png"])
     (axes,) = saved[0].axes
     bars = axes.containers[0]
@@ -87,7 +87,7 @@ def test_bars_of_weights(tmp_path, saved):
 
 
 def test_many_bars_have_no_numbers(tmp_path, saved):
-    curves.draw_weights([0.01] * 100, tmp_path / "w.png")
+    theory.draw_weights([0.01] * 100, tmp_path / "w.png")
     assert not saved[0].axes[0].texts
     assert saved[0].get_figwidth() == 12
 
@@ -95,7 +95,7 @@ def test_many_bars_have_no_numbers(tmp_path, saved):
 def test_lines(tmp_path, saved):
     over = np.geomspace(0.1, 10, 5)
     lines = {"A": over, "B": over**2, "C": 1 / over}
-    curves.draw_lines(lines, over, ("below", "beside"), tmp_path / "r.svg", "title")
+    theory.draw_lines(lines, over, ("below", "beside"), tmp_path / "r.svg", "title")
     (axes,), (legend,) = saved[0].axes, saved[0].legends
     assert [text.get_text() for text in legend.get_texts()] == ["A", "B", "C"]
     assert [line.get_linestyle() for line in axes.lines] == ["--", "-.", "-"]
@@ -107,6 +107,6 @@ def test_lines(tmp_path, saved):
 
 def test_axes_are_linear_where_logarithms_say_nothing(tmp_path, saved):
     over = np.linspace(0, 10, 5)
-    curves.draw_lines({"A": 5 + over}, over, ("", ""), tmp_path / "r.svg")
+    theory.draw_lines({"A": 5 + over}, over, ("", ""), tmp_path / "r.svg")
     (axes,) = saved[0].axes
     assert (axes.get_xscale(), axes.get_yscale()) == ("linear", "linear")

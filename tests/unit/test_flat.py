@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from chronofed.flat import Flat
+from chronofed.core.flat import Flat
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What chronofed writes and starts for Flower: apps, keys, processes, programs that fork."""
+"""Apps, keys, processes and the prefork server."""
 
 import os
 import signal
@@ -12,17 +12,18 @@ import tomllib
 import pytest
 
 from chronofed import Experiment
-from chronofed.cli import main
-from chronofed.cli.parser import parser
-from chronofed.errors import ChronofedError, MissingExtraError, RunError, SpecError
-from chronofed.experiments.spec import load
-from chronofed.flower import processes, warm
+from chronofed.cli.main import build_parser, main
+from chronofed.core.errors import ChronofedError, MissingExtraError, RunError, SpecError
+from chronofed.flower import prefork, processes
 from chronofed.flower.app import new_app
-from chronofed.flower.grid import flower
 from chronofed.flower.keys import make_keys
-from chronofed.flower.processes import Processes, free_port, program, wait_for_port
-from chronofed.flower.server import OWN, federation
+from chronofed.flower.processes import Processes, find_program, free_port, wait_for_port
+from chronofed.flower.server_app import APP_KEYS, federation
 from chronofed.flower.settings import Federation
+from chronofed.flower.transport import import_flower
+from chronofed.runs.built import build
+from chronofed.runs.load_spec import load
+from tests.helpers.waiting import LIMIT_S, wait_until
 
 
 def test_a_new_app_is_a_flower_app(tmp_path):
@@ -38,10 +39,10 @@ def test_a_new_app_is_a_flower_app(tmp_path):
         assert f"{name} = {side.removesuffix('app')}_app(__file__)" in text
     assert federation(app["config"]) == Federation(quorum=2)
     assert app["config"]["run"] == str(tmp_path / "run")
-    assert set(app["config"]) == {*OWN, *Federation.__struct_fields__}
+    assert set(app["config"]) == {*APP_KEYS, *Federation.__struct_fields__}
     assert load(folder / "spec.toml") == Experiment(rounds=3)
     assert len((folder / "README.md").read_text().splitlines()) <= 12
-    with pytest.raises(RunError, match="holds a project already"):
+    with pytest.raises(RunError, match="contains a project already"):
         new_app(folder, "")
 
 
@@ -52,14 +53,14 @@ def test_the_command_new(tmp_path, capsys):
     read = load(tmp_path / "app" / "spec.toml")
     assert (read.rounds, read.seed) == (7, 4)
     assert main(["flower", "new", str(tmp_path / "other")]) == 0
-    assert load(tmp_path / "other" / "spec.toml").build()[2] == 20
+    assert build(load(tmp_path / "other" / "spec.toml")).rounds == 20
     assert main(["flower", "new", str(tmp_path / "app")]) == RunError.exit_code
-    assert "holds a project already" in capsys.readouterr().err
+    assert "contains a project already" in capsys.readouterr().err
 
 
 def test_the_command_line_after_the_dashes_is_left_alone():
-    options = parser().parse_args(
-        ["flower", "warm", "--", "flower-supernode", "--superlink", "x:1", "--insecure"]
+    options = build_parser().parse_args(
+        ["flower", "prefork", "--", "flower-supernode", "--superlink", "x:1", "--insecure"]
     )
     assert options.program == ["flower-supernode", "--superlink", "x:1", "--insecure"]
 
@@ -75,8 +76,11 @@ def test_every_client_needs_a_node(tmp_path, capsys):
 
 def test_without_flower_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(processes, "_beside", lambda: "/nowhere")
-    for attempt in (lambda: program("flower-superlink"), lambda: flower("flwr.none_such")):
+    monkeypatch.setattr(processes, "_python_folder", lambda: "/nowhere")
+    for attempt in (
+        lambda: find_program("flower-superlink"),
+        lambda: import_flower("flwr.none_such"),
+    ):
         with pytest.raises(MissingExtraError, match=r"pip install 'chronofed\[flower\]'"):
             attempt()
 
@@ -86,7 +90,7 @@ def test_keys_are_for_their_owner_alone(tmp_path):
     files = make_keys(tmp_path / "keys", 2, ["hub.example.org", "10.0.0.1"])
     secret = {f.name for f in files if stat.S_IMODE(f.stat().st_mode) == 0o600}
     assert secret == {"superlink.key", "client-0", "client-1"}
-    with pytest.raises(RunError, match="holds keys already"):
+    with pytest.raises(RunError, match="contains keys already"):
         make_keys(tmp_path / "keys", 2, ["x"])
     with pytest.raises(SpecError, match="at least one client"):
         make_keys(tmp_path / "more", 0, ["x"])
@@ -107,17 +111,17 @@ def test_processes_end_with_their_block(tmp_path):
 import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("on", flush=True)
-time.sleep(99)
+time.sleep(999)
 """
-    before, processes.GRACE = processes.GRACE, 0.2
+    before, processes.GRACE_S = processes.GRACE_S, 0.2
     try:
         with Processes(tmp_path / "logs", os.environ) as found:
-            willing = found.start("willing", *python("import time; time.sleep(99)"))
+            willing = found.start("willing", *python("import time; time.sleep(999)"))
             other = found.start("stubborn", *python(stubborn))
-            while found.last_words("stubborn") != "on":
+            while found.last_line("stubborn") != "on":
                 time.sleep(0.05)
     finally:
-        processes.GRACE = before
+        processes.GRACE_S = before
     assert willing.returncode == -signal.SIGTERM
     assert other.returncode == -signal.SIGKILL
 
@@ -125,19 +129,20 @@ time.sleep(99)
 def test_what_a_killed_process_started_goes_too(started):
     child = """
 import subprocess, sys
-sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(99)"])
+sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(999)"])
 print(sleeper.pid, flush=True)
 sleeper.wait()
 """
     started.start("parent", *python(child))
-    while not started.last_words("parent"):
+    while not started.last_line("parent"):
         time.sleep(0.05)
-    number = int(started.last_words("parent"))
+    number = int(started.last_line("parent"))
     started.kill("parent")
     deadline = time.monotonic() + 20
     while alive(number) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not alive(number)
+    wait_until(lambda: not alive(number), "the child is gone")
 
 
 def alive(number: int) -> bool:
@@ -148,7 +153,7 @@ def alive(number: int) -> bool:
         return False
 
 
-def test_a_program_that_ends_by_itself_is_told_with_its_last_words(started):
+def test_a_program_that_ends_by_itself_is_reported_with_its_last_line(started):
     process = started.start("link", *python("print('port 5 is taken'); raise SystemExit(3)"))
     process.wait()
     with pytest.raises(
@@ -161,24 +166,24 @@ def test_a_program_that_ends_by_itself_is_told_with_its_last_words(started):
 
 WATCHED = """
 import sys, time
-from chronofed.flower.processes import end_with_flower
+from chronofed.flower.processes import exit_with_flower
 
 sys.argv = ["flwr-serverapp", "--parent-pid", sys.argv[1]]
-end_with_flower(grace=0.0)
+exit_with_flower(grace_s=0.0)
 print("watching", flush=True)
-time.sleep(99)
+time.sleep(999)
 """
 
 
 def test_an_app_ends_with_what_started_it_even_if_it_hangs(started):
-    parent = started.start("parent", *python("import time; time.sleep(99)"))
+    parent = started.start("parent", *python("import time; time.sleep(999)"))
     app = started.start("app", sys.executable, "-c", WATCHED, str(parent.pid))
-    while started.last_words("app") != "watching":
+    while started.last_line("app") != "watching":
         started.check()
         time.sleep(0.05)
     assert app.poll() is None
     started.kill("parent")
-    assert app.wait(60) == 1
+    assert app.wait(LIMIT_S) == 1
 
 
 def test_a_port_is_waited_for(started):
@@ -196,8 +201,8 @@ def launcher(tmp_path, monkeypatch):
     (beside / "flwr-clientapp").write_text("#!/bin/sh\necho the usual way $@\n")
     (beside / "flwr-clientapp").chmod(0o700)
     real = sys.executable
-    programs, address = warm.prepare(tmp_path)
-    for name in warm.PROGRAMS:
+    programs, address = prefork.write_launchers(tmp_path)
+    for name in prefork.PROGRAMS:
         path = programs / name
         path.write_text(path.read_text().replace(repr(os.path.dirname(real)), repr(str(beside))))
     yield programs / "flwr-clientapp", address
@@ -215,7 +220,7 @@ HOST = """
 import sys, types
 from importlib.metadata import EntryPoint
 
-from chronofed.flower import warm
+from chronofed.flower import prefork
 
 def entry():
     print("forked", sys.argv, flush=True)
@@ -224,9 +229,9 @@ def entry():
 stand_in = types.ModuleType("stand_in")
 stand_in.entry = entry
 sys.modules["stand_in"] = stand_in
-warm.ADVANCE = ()
-warm._entry = lambda name: EntryPoint(name, "stand_in:entry", "console_scripts")
-warm.main(sys.argv[1])
+prefork.PRELOAD = ()
+prefork._entry = lambda name: EntryPoint(name, "stand_in:entry", "console_scripts")
+prefork.main(sys.argv[1])
 """
 
 

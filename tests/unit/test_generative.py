@@ -22,10 +22,10 @@ from chronofed import (
     Train,
     run,
 )
-from chronofed.memories.generative import LEAST_DEVIATION, _statistics
-from chronofed.memories.langevin import langevin
-from chronofed.tasks.models import ResNet18
-from chronofed.tasks.objective import CHUNK, TorchObjective
+from chronofed.methods.memories.generative import LEAST_DEVIATION, _statistics
+from chronofed.methods.memories.langevin import langevin
+from chronofed.models.objective import CHUNK_SAMPLES, TorchObjective
+from chronofed.models.zoo import ResNet18
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -232,14 +232,14 @@ def test_double_precision_is_kept():
 
 
 def test_a_step_size_that_must_explode_is_refused():
-    with pytest.raises(ValueError, match=r"Generative.lr: lr \* prior = 2.4, but steps overshoot"):
+    with pytest.raises(ValueError, match=r"Generative.lr: lr \* prior = 2.4, but steps diverge"):
         Generative(lr=0.6, prior=4.0)
 
 
 def test_what_is_made_is_not_what_was_there(train_for, data):
     last = train_for(Method(memory=Generative(6), weights=Fixed()), 4)
     real = {tuple(x.tolist()) for x in data.train.x}
-    records = [k.record for locker in last.lockers.values() for k in locker.kept]
+    records = [k.record for client_state in last.client_states.values() for k in client_state.items]
     assert all(len(record["y"]) == 6 for record in records)
     assert not any(tuple(x.tolist()) in real for record in records for x in record["x"])
 
@@ -297,7 +297,9 @@ def fresh_statistics(task, params, samples) -> torch.Tensor:
 
 def test_batch_norm_is_refreshed_with_real_data(trained, pictures):
     params, buffers, samples, last = trained(Generative(30, steps=3))
-    assert len(last.lockers[0].kept) == 2  # so the second visit replayed what the first had made
+    assert (
+        len(last.client_states[0].items) == 2
+    )  # so the second visit replayed what the first had made
     want = fresh_statistics(pictures, params, samples)
     torch.testing.assert_close(buffers, want, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(last.buffers, want, rtol=1e-4, atol=1e-4)
@@ -311,7 +313,7 @@ def test_replaying_real_samples_needs_no_refresh(trained, pictures):
 
 
 def test_made_samples_pollute_where_nothing_is_done_about_it(trained, pictures, monkeypatch):
-    monkeypatch.setattr(Generative, "pollutes", False)
+    monkeypatch.setattr(Generative, "synthetic", False)
     params, buffers, samples, _ = trained(Generative(30, steps=3))
     assert (buffers - fresh_statistics(pictures, params, samples)).abs().max() > 0.05
 
@@ -319,7 +321,9 @@ def test_made_samples_pollute_where_nothing_is_done_about_it(trained, pictures, 
 def test_every_sample_counts_the_same_in_a_refresh():
     """Also where there are more than fit into one pass, and the last pass would be a small one."""
     objective = TorchObjective(nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2)))
-    x = torch.arange(CHUNK + 1.0)[:, None].expand(-1, 2)
-    objective.refresh(objective.flat.read(), Samples(x, torch.zeros(CHUNK + 1, dtype=torch.int64)))
-    assert objective.flat.module[0].running_mean[0] == pytest.approx(CHUNK / 2, abs=0.6)
+    x = torch.arange(CHUNK_SAMPLES + 1.0)[:, None].expand(-1, 2)
+    objective.refresh(
+        objective.flat.read(), Samples(x, torch.zeros(CHUNK_SAMPLES + 1, dtype=torch.int64))
+    )
+    assert objective.flat.module[0].running_mean[0] == pytest.approx(CHUNK_SAMPLES / 2, abs=0.6)
     assert objective.flat.module[0].momentum == 0.1

@@ -1,5 +1,6 @@
 """Several runs at a time: the same records, whatever happens to one of them."""
 
+import copy
 import os
 import signal
 import subprocess
@@ -9,13 +10,22 @@ import time
 import msgspec
 import pytest
 
-from chronofed import Experiment, Mlp, Train
-from chronofed.errors import ChronofedError, DivergedError, StorageError
-from chronofed.experiments import grid, runner
-from chronofed.experiments.runner import Writer
-from chronofed.experiments.spec import Checkpoint, on_engine
-from chronofed.metrics.evaluation import Evaluate
-from chronofed.records import RunDirectory
+from chronofed import CoreSet, Experiment, Method, Mlp, Stateless, Train
+from chronofed.core.errors import (
+    ChronofedError,
+    DivergedError,
+    IncompatibleError,
+    MissingExtraError,
+    StorageError,
+)
+from chronofed.runs import RunDirectory, checkpoint_writer, runner
+from chronofed.runs.built import build
+from chronofed.runs.checkpoint_writer import CheckpointWriter
+from chronofed.runs.spec import Checkpoint, on_engine
+from chronofed.studies import grid
+from chronofed.studies.grid import GridRun
+from chronofed.training.evaluation import Evaluate
+from tests.helpers.waiting import wait_until
 
 BASE = Experiment(
     rounds=3,
@@ -26,8 +36,12 @@ BASE = Experiment(
 )
 
 
-def start(folder, *experiments):
-    return [runner.start(e, folder / f"{k}") for k, e in enumerate(experiments)]
+def runs(folder, *experiments):
+    return [GridRun(e, folder / f"{k}") for k, e in enumerate(experiments)]
+
+
+def create(folder, *experiments):
+    return [runner.create(build(run.experiment), run.path) for run in runs(folder, *experiments)]
 
 
 def seeds(count):
@@ -35,7 +49,7 @@ def seeds(count):
 
 
 def records(path):
-    return [(path / name).read_bytes() for name in ("metrics.jsonl", "periods.jsonl")]
+    return [(path / name).read_bytes() for name in ("metrics.jsonl", "period_accuracy.jsonl")]
 
 
 def test_side_by_side_equals_one_after_the_other(tmp_path):
@@ -44,9 +58,10 @@ def test_side_by_side_equals_one_after_the_other(tmp_path):
     for jobs in (1, 2):
         folder = tmp_path / f"{jobs}"
         told[jobs] = []
-        directories = start(folder, *seeds(3))
-        outcomes[jobs] = grid.proceed_all(
-            directories, jobs, watch=lambda n, p, jobs=jobs: told[jobs].append((n, p.round))
+        outcomes[jobs] = grid.run_all(
+            runs(folder, *seeds(3)),
+            jobs,
+            on_round=lambda n, p, jobs=jobs: told[jobs].append((n, p.round)),
         )
     for k in range(3):
         assert records(tmp_path / "1" / f"{k}") == records(tmp_path / "2" / f"{k}")
@@ -57,7 +72,7 @@ def test_side_by_side_equals_one_after_the_other(tmp_path):
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_one_that_fails_does_not_stop_the_others(tmp_path, jobs):
     wild = msgspec.structs.replace(BASE, train=Train(lr=1e30, steps=5))
-    good, bad, last = grid.proceed_all(start(tmp_path, BASE, wild, BASE), jobs)
+    good, bad, last = grid.run_all(runs(tmp_path, BASE, wild, BASE), jobs)
     assert isinstance(bad, DivergedError)
     assert "smaller train.lr" in str(bad)
     assert good["rounds"] == last["rounds"] == 3
@@ -68,13 +83,13 @@ def test_one_that_is_killed_is_reported(tmp_path, monkeypatch):
 
     def kill(number, progress):
         if number == 0 and progress.round == 1:
-            children = [cell for cell in started if cell.number == 0]
+            children = [worker for worker in started if worker.number == 0]
             os.kill(children[0].process.pid, signal.SIGKILL)
 
     started = []
     begin = grid._start
     monkeypatch.setattr(grid, "_start", lambda *a: started.append(begin(*a)) or started[-1])
-    bad, good = grid.proceed_all(start(tmp_path, endless, BASE), 2, watch=kill)
+    bad, good = grid.run_all(runs(tmp_path, endless, BASE), 2, on_round=kill)
     assert isinstance(bad, ChronofedError)
     assert "resume it" in str(bad)
     assert good["rounds"] == 3
@@ -83,17 +98,17 @@ def test_one_that_is_killed_is_reported(tmp_path, monkeypatch):
 SCRIPT = """
 import sys
 from pathlib import Path
-from chronofed.experiments import grid
-from chronofed.records import RunDirectory
+from chronofed import Experiment
+from chronofed.studies import grid
 if __name__ == "__main__":
-    runs = [RunDirectory.open(Path(p)) for p in sys.argv[1:]]
-    grid.proceed_all(runs, 2, watch=lambda n, p: print(n, p.round, flush=True))
+    runs = [grid.GridRun(Experiment(), Path(p)) for p in sys.argv[1:]]
+    grid.run_all(runs, 2, on_round=lambda n, p: print(n, p.round, flush=True))
 """
 
 
 def test_runs_end_with_the_grid(tmp_path):
     endless = msgspec.structs.replace(BASE, rounds=100_000)
-    directories = start(tmp_path / "runs", endless, endless)
+    directories = create(tmp_path / "runs", endless, endless)
     (tmp_path / "script.py").write_text(SCRIPT)
     paths = [str(d.path) for d in directories]
     with subprocess.Popen(
@@ -105,61 +120,59 @@ def test_runs_end_with_the_grid(tmp_path):
             if int(round_) >= 1:
                 seen.add(number)
         process.kill()
-    for _ in range(200):
-        if all(RunDirectory.open(d.path).state == "stopped" for d in directories):
-            return
-        time.sleep(0.1)
-    raise AssertionError("a run outlived its grid")
+    wait_until(
+        lambda: all(RunDirectory.open(d.path).state == "stopped" for d in directories),
+        "the runs have ended with their grid",
+    )
 
 
 # --- what a single run does on the way
 
 
 def test_engine_is_on_record(tmp_path):
-    (directory,) = start(tmp_path, msgspec.structs.replace(BASE, engine="threads", workers=3))
-    runner.proceed(directory, change=lambda e: on_engine(e, "serial", None))
+    asked = msgspec.structs.replace(BASE, engine="threads", workers=3)
+    (directory,) = create(tmp_path, asked)
+    runner.resume(directory, experiment=on_engine(asked, "serial", None))
     (line,) = directory.engines()
-    assert line == {"round": 0, "engine": "serial", "workers": 1, "why": "as asked for"}
+    assert line == {"round": 0, "engine": "serial", "workers": 1, "reason": "as requested"}
     assert 'engine = "threads"' in directory.spec_path.read_text()
 
 
-def test_budget_does_not_change_results(tmp_path):
-    from chronofed import CoreSet, Method
-
+def test_the_state_cache_does_not_change_results(tmp_path):
     keeping = msgspec.structs.replace(BASE, method=Method(memory=CoreSet(size=5)), rounds=4)
-    tight = msgspec.structs.replace(keeping, client_memory=0.001)
-    one, other = start(tmp_path, keeping, tight)
-    runner.proceed(one)
-    runner.proceed(other)
+    tight = msgspec.structs.replace(keeping, state_cache_mb=0.001)
+    one, other = create(tmp_path, keeping, tight)
+    runner.resume(one)
+    runner.resume(other)
     assert records(one.path) == records(other.path)
     assert keeping.fingerprint() == tight.fingerprint()
-    assert not list(other.path.glob("lockers-*"))
+    assert not list(other.path.glob("client-states-*"))
     (a,), (b,) = (sorted(d.checkpoints.iterdir())[-1:] for d in (one, other))
     assert a.name == b.name  # the digest is in the name
 
 
 def test_a_checkpoint_that_cannot_be_written_is_reported_soon(tmp_path, monkeypatch):
-    (directory,) = start(tmp_path, BASE)
+    (directory,) = create(tmp_path, BASE)
 
     def full(*_):
         raise StorageError("cannot write: no space left on device")
 
-    monkeypatch.setattr(runner, "save", full)
+    monkeypatch.setattr(checkpoint_writer, "save", full)
     with pytest.raises(StorageError, match=r"no space.*chronofed resume"):
-        runner.proceed(directory)
+        runner.resume(directory)
     assert directory.state == "stopped"
 
 
-def test_writer_waits_for_the_checkpoint_before(tmp_path, monkeypatch):
+def test_writer_waits_for_the_previous_checkpoint(tmp_path, monkeypatch):
     order = []
 
     def slow(folder, snapshot, keep):
         time.sleep(0.05)
         order.append(snapshot)
 
-    monkeypatch.setattr(runner, "save", slow)
-    (directory,) = start(tmp_path, BASE)
-    with Writer(directory) as writer:
+    monkeypatch.setattr(checkpoint_writer, "save", slow)
+    (directory,) = create(tmp_path, BASE)
+    with CheckpointWriter(directory) as writer:
         for snapshot in (1, 2, 3):
             writer.save(snapshot, keep=1)
             assert len(order) >= snapshot - 1
@@ -170,3 +183,43 @@ def test_workers_must_be_positive():
     with pytest.raises(ChronofedError, match="--workers: expected a number >= 1, not 0"):
         on_engine(BASE, None, 0)
     assert on_engine(BASE, None, None) == BASE
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_workers_forward_what_they_log(tmp_path, caplog, jobs):
+    directories = create(tmp_path, *seeds(2))
+    for directory in directories:
+        (directory.checkpoints / "00000002-0.safetensors").write_bytes(b"")
+    outcomes = grid.run_all(runs(tmp_path, *seeds(2)), jobs)
+    assert [outcome["rounds"] for outcome in outcomes] == [3, 3]
+    assert len(caplog.records) == 2
+    assert {record.name for record in caplog.records} == {"chronofed.runs.runner"}
+    assert all(line.endswith("resuming from round 0") for line in caplog.messages)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_refused_run_leaves_no_directory(tmp_path, jobs):
+    refused = msgspec.structs.replace(
+        BASE, scenario=Stateless(), method=Method(memory=CoreSet(size=5))
+    )
+    ends = []
+    bad, good = grid.run_all(
+        runs(tmp_path, refused, BASE), jobs, on_end=lambda n, outcome: ends.append((n, outcome))
+    )
+    assert isinstance(bad, IncompatibleError)
+    assert not (tmp_path / "0").exists()
+    assert sorted(number for number, _ in ends) == [0, 1]
+    assert good["rounds"] == 3
+
+
+def test_an_error_about_a_missing_extra_crosses_processes():
+    error = MissingExtraError("torchvision", "vision", "data")
+    assert str(copy.copy(error)) == str(error)
+
+
+def test_no_more_workers_than_asked_for_and_none_on_record(tmp_path):
+    threads = msgspec.structs.replace(BASE, engine="threads")
+    runner.run(threads, tmp_path / "run", workers=1)
+    directory = RunDirectory.open(tmp_path / "run")
+    assert directory.engines()[0]["workers"] == 1
+    assert "workers" not in directory.spec_path.read_text()

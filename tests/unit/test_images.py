@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chronofed.errors import DataError
-from chronofed.tasks import images, library
+from chronofed.core.errors import DataError
+from chronofed.data import images, registry
 
 TEN = tuple("abcdefghij")
 
@@ -103,14 +103,14 @@ def test_fashion_mnist(tmp_path, suffix):
 def test_fashion_mnist_files_that_do_not_fit(tmp_path):
     write_mnist(tmp_path)
     (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(idx(np.zeros(4)))
-    with refused(r"the t10k files do not belong together: images \(3, 28, 28\) and labels \(4,\)"):
+    with refused(r"the t10k files do not match: images \(3, 28, 28\) and labels \(4,\)"):
         images.fashion_mnist(tmp_path, "clothes", TEN)
 
 
 def test_fashion_mnist_images_that_are_none(tmp_path):
     write_mnist(tmp_path)
     (tmp_path / "train-images-idx3-ubyte").write_bytes(idx(np.zeros((6, 784))))
-    with refused(r"the train files do not belong together: images \(6, 784\) and labels \(6,\)"):
+    with refused(r"the train files do not match: images \(6, 784\) and labels \(6,\)"):
         images.fashion_mnist(tmp_path, "clothes", TEN)
 
 
@@ -162,7 +162,7 @@ def test_cifar100_takes_the_fine_label(tmp_path, packed):
         (path / name).write_bytes(bytes([coarse, fine]) + pixels(3072).tobytes())
     if packed:
         path = pack(path, tmp_path / "cifar-100-binary.tar.gz")
-    data = images.cifar100(path, "cifar100", library.find("cifar100").classes)
+    data = images.cifar100(path, "cifar100", registry.find("cifar100").classes)
     assert (data.train.y.tolist(), data.test.y.tolist()) == ([42], [99])
     np.testing.assert_array_equal(data.train.x[0], pixels(3072).reshape(3, 32, 32))
     assert data.classes[42] == "leopard"
@@ -191,8 +191,8 @@ def test_cifar_file_that_is_missing(tmp_path):
     (tmp_path / "bin" / "test_batch.bin").unlink()
     with refused("test_batch.bin: no such file"):
         images.cifar10(tmp_path / "bin", "cifar10", TEN)
-    with refused("elsewhere: no such file or folder"):
-        images.cifar10(tmp_path / "elsewhere", "cifar10", TEN)
+    with refused("remote: no such file or folder"):
+        images.cifar10(tmp_path / "remote", "cifar10", TEN)
 
 
 @pytest.mark.parametrize("keep", [0, 5, 100, 20_000])
@@ -200,7 +200,7 @@ def test_cifar_archive_that_is_cut(tmp_path, keep):
     write_cifar10(tmp_path / "bin")
     archive = pack(tmp_path / "bin", tmp_path / "a.tar.gz")
     archive.write_bytes(archive.read_bytes()[:keep])
-    with refused("a.tar.gz: damaged archive: .*; remove it and get it again"):
+    with refused("a.tar.gz: damaged archive: .*; remove it and download it again"):
         images.cifar10(archive, "cifar10", TEN)
 
 
@@ -210,7 +210,7 @@ def test_real_cifar10():
         pytest.skip(
             "no CIFAR-10: run `python ../shared/data/unpack.py DIR` and set CHRONOFED_DATA=DIR"
         )
-    classes = library.find("cifar10").classes
+    classes = registry.find("cifar10").classes
     assert classes == tuple((folder / "batches.meta.txt").read_text().split())
     data = images.cifar10(folder, "cifar10", classes)
     assert torch.bincount(data.train.y).tolist() == [5000] * 10

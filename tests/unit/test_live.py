@@ -1,4 +1,4 @@
-"""The live page: follows files that grow, and shows nothing but runs to nobody but this machine."""
+"""The live page: follows files that grow, and shows runs, nothing else, to this machine only."""
 
 import http.client
 import json
@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from chronofed import Experiment
-from chronofed.errors import StorageError
-from chronofed.records import RunDirectory
-from chronofed.reports import shelf as shelves
-from chronofed.reports.live import LiveServer
-from chronofed.reports.shelf import Shelf
-from chronofed.reports.tail import Tail, last_lines
+from chronofed.core.errors import StorageError
+from chronofed.reports import run_index
+from chronofed.reports.jsonl_follow import JsonlFollower, last_lines
+from chronofed.reports.run_index import RunIndex
+from chronofed.reports.web.live import LiveServer
+from chronofed.runs import RunDirectory
 
 
 def make(path, rounds=3, finish=True, **settings):
@@ -26,39 +26,39 @@ def make(path, rounds=3, finish=True, **settings):
     return run
 
 
-def read(tail: Tail):
-    again, lines = tail.read()
+def read(follower: JsonlFollower):
+    again, lines = follower.read()
     return again, [line["round"] for line in lines]
 
 
-def test_a_tail_reads_only_what_is_new(tmp_path):
+def test_a_follower_reads_only_what_is_new(tmp_path):
     path = tmp_path / "lines"
-    tail = Tail(path)
-    assert read(tail) == (False, [])
+    follower = JsonlFollower(path)
+    assert read(follower) == (False, [])
     path.write_bytes(b'{"round": 1}\n{"round": 2}\n{"rou')
-    assert read(tail) == (False, [1, 2])
+    assert read(follower) == (False, [1, 2])
     with path.open("ab") as file:
         file.write(b'nd": 3}\n\xff\xff damaged\n[4]\n{"round": 5}\n')
-    assert read(tail) == (False, [3, 5])
-    assert read(tail) == (False, [])
+    assert read(follower) == (False, [3, 5])
+    assert read(follower) == (False, [])
 
 
-def test_a_tail_begins_again_when_the_file_is_replaced_or_cut(tmp_path):
+def test_a_follower_starts_over_when_the_file_is_replaced_or_cut(tmp_path):
     path = tmp_path / "lines"
     path.write_bytes(b'{"round": 1}\n{"round": 2}\n')
-    tail = Tail(path)
-    read(tail)
+    follower = JsonlFollower(path)
+    read(follower)
     (tmp_path / "new").write_bytes(b'{"round": 1}\n{"round": 7}\n{"round": 8}\n')
     os.replace(tmp_path / "new", path)  # as rewinding does
-    assert read(tail) == (True, [1, 7, 8])
+    assert read(follower) == (True, [1, 7, 8])
     with path.open("r+b") as file:
         file.truncate(13)
-    assert read(tail) == (True, [1])
+    assert read(follower) == (True, [1])
     with path.open("r+b") as file:  # the same file and a longer one, but with another past
         file.write(b'{"round": 9}\n{"round": 4}\n')
-    assert read(tail) == (True, [9, 4])
+    assert read(follower) == (True, [9, 4])
     path.unlink()
-    assert read(tail) == (True, [])
+    assert read(follower) == (True, [])
 
 
 def test_last_lines_do_not_read_the_whole_file(tmp_path):
@@ -74,7 +74,7 @@ def test_the_list_says_how_runs_are(tmp_path):
     make(tmp_path / "bad", rounds=0, finish=False).fail("it broke")
     working = make(tmp_path / "now", rounds=4, finish=False)
     with working.lock():
-        rows = {row["id"]: row for row in Shelf(tmp_path).rows()}
+        rows = {row["id"]: row for row in RunIndex(tmp_path).rows()}
     assert {k: row["state"] for k, row in rows.items()} == {
         "done": "finished",
         "deep/half": "stopped",
@@ -94,58 +94,58 @@ def test_the_list_says_how_runs_are(tmp_path):
 
 def test_what_did_not_change_is_not_read_again(tmp_path, monkeypatch):
     runs = [make(tmp_path / f"{k}", seed=k, finish=bool(k)) for k in range(4)]
-    shelf = Shelf(tmp_path)
-    shelf.rows()
+    index = RunIndex(tmp_path)
+    index.rows()
     read_again = []
-    row = shelves._row
+    row = run_index._row
     monkeypatch.setattr(
-        shelves, "_row", lambda name, path: read_again.append(name) or row(name, path)
+        run_index, "_row", lambda name, path: read_again.append(name) or row(name, path)
     )
-    shelf.rows()
+    index.rows()
     assert read_again == []
     runs[0].append({"round": 4, "test_accuracy": 0.9, "test_loss": 1.0}, {"total": 2.0})
-    rows = {r["id"]: r for r in shelf.rows()}
+    rows = {r["id"]: r for r in index.rows()}
     assert read_again == ["0"]
     assert rows["0"]["accuracy"] == 0.9
     with runs[0].lock():  # no file changes, but the state does
-        assert {r["id"]: r["state"] for r in shelf.rows()}["0"] == "running"
-    assert {r["id"]: r["state"] for r in shelf.rows()}["0"] == "stopped"
+        assert {r["id"]: r["state"] for r in index.rows()}["0"] == "running"
+    assert {r["id"]: r["state"] for r in index.rows()}["0"] == "stopped"
 
 
 def curve(content):
     return content["measures"][0]["curves"][0]["x"]
 
 
-def test_a_document_grows_with_its_run(tmp_path):
+def test_a_payload_grows_with_its_run(tmp_path):
     run = make(tmp_path / "run", finish=False)
-    shelf = Shelf(tmp_path)
-    assert curve(shelf.document(["run", "unknown"])) == [1, 2, 3]
-    same = shelf.document(["run"])
-    assert shelf.document(["run"]) is same  # nothing is computed again
+    index = RunIndex(tmp_path)
+    assert curve(index.payload(["run", "unknown"])) == [1, 2, 3]
+    same = index.payload(["run"])
+    assert index.payload(["run"]) is same  # nothing is computed again
     run.append(
         {"round": 4, "test_accuracy": 0.9, "test_loss": 1.0},
         {"total": 2.0},
-        {"round": 4, "accuracy": [[0, 0, 1.0]]},
+        {"period_accuracy": {"round": 4, "accuracy": [[0, 0, 1.0]]}},
     )
-    content = shelf.document(["run"])
+    content = index.payload(["run"])
     assert curve(content) == [1, 2, 3, 4]
     assert len(content["periods"]) == 1
     run.rewind(2)
-    content = shelf.document(["run"])
+    content = index.payload(["run"])
     assert curve(content) == [1, 2]
     assert content["periods"] == []
-    assert shelf.document([])["groups"] == []
+    assert index.payload([])["groups"] == []
 
 
 def test_memory_is_for_what_is_looked_at(tmp_path, monkeypatch):
-    monkeypatch.setattr(shelves, "MOST_CHOSEN", 2)
+    monkeypatch.setattr(run_index, "MOST_CHOSEN", 2)
     for k in range(4):
         make(tmp_path / f"{k}", seed=k)
-    shelf = Shelf(tmp_path)
+    index = RunIndex(tmp_path)
     for k in range(4):
-        shelf.document([f"{k}"])
-    assert [path.name for path in shelf._followed] == ["2", "3"]
-    assert len(shelf.document(["0", "1", "2"])["groups"][0]["runs"]) == 2  # the most on a page
+        index.payload([f"{k}"])
+    assert [path.name for path in index._followed] == ["2", "3"]
+    assert len(index.payload(["0", "1", "2"])["groups"][0]["runs"]) == 2  # the most on a page
 
 
 def test_runs_that_cannot_be_read_do_no_harm(tmp_path):
@@ -154,19 +154,19 @@ def test_runs_that_cannot_be_read_do_no_harm(tmp_path):
     (tmp_path / "broken" / "spec.toml").write_text("name = ")
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "spec.toml").write_text("rounds = 3\n")
-    shelf = Shelf(tmp_path)
-    rows = {row["id"]: row for row in shelf.rows()}
+    index = RunIndex(tmp_path)
+    rows = {row["id"]: row for row in index.rows()}
     assert rows["broken"]["state"] == "failed"
     assert "is damaged" in rows["broken"]["note"]
-    names = [group["name"] for group in shelf.document(["good", "broken", "odd"])["groups"]]
+    names = [group["name"] for group in index.payload(["good", "broken", "odd"])["groups"]]
     assert "run" in names
 
 
 def test_one_run_can_be_watched(tmp_path):
     make(tmp_path / "run")
-    shelf = Shelf(tmp_path / "run")
-    assert [row["id"] for row in shelf.rows()] == ["run"]
-    assert curve(shelf.document(["run"])) == [1, 2, 3]
+    index = RunIndex(tmp_path / "run")
+    assert [row["id"] for row in index.rows()] == ["run"]
+    assert curve(index.payload(["run"])) == [1, 2, 3]
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ def test_pages_and_answers(server):
     assert json.loads(body)["runs"][0]["name"] == "<script>alert(1)</script>"
     assert answer.headers.get_content_type() == "application/json"
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
-    answer, body = ask(server, "/api/document?run=run")
+    answer, body = ask(server, "/api/payload?run=run")
     assert len(json.loads(body)["groups"]) == 1
 
 
@@ -268,7 +268,7 @@ def test_no_file_is_served_by_its_path(server, path):
 )
 def test_no_run_outside_is_served(server, tmp_path, name):
     for given in (name, str(tmp_path / "secret" / "run")):
-        answer, body = ask(server, f"/api/document?run={given}")
+        answer, body = ask(server, f"/api/payload?run={given}")
         assert answer.status == 200
         assert json.loads(body)["groups"] == []
         assert b"secret" not in body
@@ -285,7 +285,7 @@ def test_links_that_lead_out_are_refused(server, tmp_path):
     rows = json.loads(ask(server, "/api/runs")[1])["runs"]
     assert [row["id"] for row in rows] == ["run"]
     query = "&".join(f"run={n}" for n in ("folder/run", "linked", "sly", "slier", "run"))
-    (group,) = json.loads(ask(server, f"/api/document?{query}")[1])["groups"]
+    (group,) = json.loads(ask(server, f"/api/payload?{query}")[1])["groups"]
     assert group["name"] == "<script>alert(1)</script>"
 
 
@@ -307,8 +307,8 @@ def test_a_port_that_is_taken(server):
 
 
 def test_nothing_of_the_page_is_made_from_html():
-    """Text becomes elements only as text, whatever runs are called."""
-    folder = Path(shelves.__file__).parent / "web"
+    """Names of runs become text nodes, never HTML."""
+    folder = Path(run_index.__file__).parent / "web"
     for path in folder.glob("*.js"):
         if path.name != "uplot.js":
             text = path.read_text(encoding="utf-8")

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from chronofed import Train
-from chronofed.local import Local
-from chronofed.surrogate import Pool, Quadratic, Surrogate
-from chronofed.types import Batch, Samples
+from chronofed.core.types import Batch, Samples
+from chronofed.methods.local import ClientLocal
+from chronofed.methods.surrogate import Pool, Quadratic, Surrogate
 
 
 class Parabola:
@@ -21,12 +21,14 @@ class Parabola:
         return x
 
 
-def local(train: Train, past: Surrogate | None = None, x=(1.0, 3.0)) -> Local:
+def local(train: Train, past: Surrogate | None = None, x=(1.0, 3.0)) -> ClientLocal:
     data = Samples(torch.tensor(x, dtype=torch.float64)[:, None], torch.zeros(len(x)).long())
-    return Local(Parabola(), data, past or Surrogate(), train, torch.Generator().manual_seed(0))
+    return ClientLocal(
+        Parabola(), data, past or Surrogate(), train, torch.Generator().manual_seed(0)
+    )
 
 
-def descend(one: Local, start: float = 0.0) -> float:
+def descend(one: ClientLocal, start: float = 0.0) -> float:
     return float(one.descend(torch.tensor([start], dtype=torch.float64), one.stochastic_gradient))
 
 
@@ -88,7 +90,7 @@ def test_slow_clients_do_a_part_of_their_steps():
     assert Train().pace(torch.Generator()) == 1.0
     data = Samples(torch.ones(2, 1).double(), torch.zeros(2).long())
     steps = [
-        Local(Parabola(), data, Surrogate(), train, torch.Generator(), p).steps
+        ClientLocal(Parabola(), data, Surrogate(), train, torch.Generator(), p).steps
         for p in (1.0, 0.55, 0.01)
     ]
     assert steps == [10, 6, 1]
@@ -139,7 +141,7 @@ class Noisy(Parabola):
 def test_the_second_point_sees_the_same_dropout_and_leaves_the_buffers():
     data = Samples(torch.ones(2, 1).double(), torch.zeros(2).long())
     objective = Noisy()
-    one = Local(objective, data, Surrogate(), Train(batch_size=2), torch.Generator())
+    one = ClientLocal(objective, data, Surrogate(), Train(batch_size=2), torch.Generator())
     here, there = one.stochastic_gradients(torch.zeros(1).double(), torch.ones(1).double())
     assert float(there - here) == pytest.approx(1.0, abs=1e-15)
     assert objective.buffers.tolist() == [1.0]

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from chronofed import Method, Snapshot, Subsets, Train, run
-from chronofed.errors import DivergedError, SpecError
-from chronofed.protocol import Result
+from chronofed.clients.messages import Result
+from chronofed.core.errors import DivergedError, SpecError
 from chronofed.scenarios import OneShot
 
 
@@ -15,7 +15,7 @@ class Canned:
     """Answers with fixed updates instead of training."""
 
     def __init__(self, *answers):
-        self.lockers = {}
+        self.client_states = {}
         self.answers = answers
 
     def map(self, method, orders, plan):
@@ -60,7 +60,7 @@ def test_ends_with_the_scenario(task, data):
 
 def test_refuses_more_rounds_than_there_are_before_the_first(task, data):
     world = Subsets(clients=4, subsets=2, membership=OneShot(per_round=2)).on(data, seed=0)
-    with pytest.raises(SpecError, match=r"the scenario ends after 2 rounds, but 3 were asked for"):
+    with pytest.raises(SpecError, match=r"the scenario ends after 2 rounds, but 3 are requested"):
         run(Method(), world, task, rounds=3)
 
 

@@ -6,25 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chronofed.config import kind_of
-from chronofed.errors import SpecError
-from chronofed.experiments.reader import read
+from chronofed.core.config import kind_of
+from chronofed.core.errors import SpecError
+from chronofed.core.spec_io import from_table
 from chronofed.scenarios.base import Presence, Scenario
 from chronofed.scenarios.membership import (
     NEVER,
     Available,
     Everyone,
-    Fixed,
+    FixedClients,
     Membership,
     OneShot,
     Schedule,
 )
-from chronofed.scenarios.stream import RandomSubset
+from chronofed.scenarios.subsets import SubsetStream
 
 SEVEN = np.arange(7)
 ALL = [
     Everyone(),
-    Fixed((5, 0)),
+    FixedClients((5, 0)),
     Schedule(((1, 2, 5), (3, 0, NEVER))),
     Available(0.5),
     OneShot(2),
@@ -51,7 +51,7 @@ def test_pure_ascending_and_among_the_candidates(membership):
 def test_written_and_read_back(membership):
     plain = msgspec.to_builtins(membership)
     assert plain["kind"] == kind_of(membership)
-    assert read(plain, Membership) == membership
+    assert from_table(plain, Membership) == membership
 
 
 @pytest.mark.parametrize("membership", ALL, ids=kind_of)
@@ -65,9 +65,9 @@ def test_everyone():
 
 
 def test_fixed_clients():
-    assert [_present(Fixed((5, 0, 5)), t) for t in (0, 9)] == [[0, 5]] * 2
-    assert Fixed((5, 0, 5)).most(7) == 2
-    assert Fixed((5, 0)).present(5 + SEVEN, 0, 0).tolist() == [5]
+    assert [_present(FixedClients((5, 0, 5)), t) for t in (0, 9)] == [[0, 5]] * 2
+    assert FixedClients((5, 0, 5)).most(7) == 2
+    assert FixedClients((5, 0)).present(5 + SEVEN, 0, 0).tolist() == [5]
 
 
 def test_schedule_by_hand():
@@ -125,7 +125,7 @@ def test_one_shot():
 
 
 def test_a_scenario_of_nobody_is_an_empty_plan():
-    stream = RandomSubset([[np.arange(3)]] * 2)
+    stream = SubsetStream([[np.arange(3)]] * 2)
     scenario = Scenario(stream, Schedule(((0, 2, NEVER), (1, 3, 4))))
     assert [list(scenario.at(t).visits) for t in range(5)] == [[], [], [0], [0, 1], [0]]
     assert scenario.rounds is None
@@ -133,20 +133,23 @@ def test_a_scenario_of_nobody_is_an_empty_plan():
 
 
 def test_cohort_is_drawn_from_those_present():
-    scenario = Scenario(RandomSubset([[np.arange(3)]] * 7), Fixed((1, 3, 5)), cohort=2)
+    scenario = Scenario(SubsetStream([[np.arange(3)]] * 7), FixedClients((1, 3, 5)), cohort=2)
     chosen = [tuple(scenario.at(t).visits) for t in range(60)]
     assert set(chosen) == {(1, 3), (1, 5), (3, 5)}
 
 
 def test_a_scenario_lasts_as_long_as_its_members():
-    scenario = Scenario(RandomSubset([[np.arange(3)]] * 2), Schedule(((0, 0, 4), (1, 2, 9))))
+    scenario = Scenario(SubsetStream([[np.arange(3)]] * 2), Schedule(((0, 0, 4), (1, 2, 9))))
     assert scenario.rounds == 9
 
 
 @pytest.mark.parametrize(
     ("membership", "words"),
     [
-        (Fixed((1, 9)), "'fixed' names client 9, but there are 7: use numbers 0 .. 6"),
+        (
+            FixedClients((1, 9)),
+            "'fixed-clients' names client 9, but there are 7: use numbers 0 .. 6",
+        ),
         (Schedule(((7, 0, 1),)), "'schedule' names client 7"),
         (OneShot(8), "asks 8 clients a round, but there are 7"),
     ],
@@ -167,8 +170,8 @@ def test_memberships_that_fit(membership):
 @pytest.mark.parametrize(
     "build",
     [
-        lambda: Fixed(()),
-        lambda: Fixed((-1,)),
+        lambda: FixedClients(()),
+        lambda: FixedClients((-1,)),
         lambda: Schedule(((0, 3, 3),)),
         lambda: Schedule(((0, 3, -2),)),
         lambda: Available(0.0),
@@ -177,7 +180,7 @@ def test_memberships_that_fit(membership):
     ],
 )
 def test_values_out_of_range_are_refused(build):
-    with pytest.raises(ValueError, match=r"^(Fixed|Schedule|Available|OneShot)\.\w+: "):
+    with pytest.raises(ValueError, match=r"^(FixedClients|Schedule|Available|OneShot)\.\w+: "):
         build()
 
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from chronofed import CoreSet, Forget, Generative, Merged, Method, Mlp, Optimal, Uniform, Window
-from chronofed.errors import SpecError
-from chronofed.memories import Keepsake, Moment
-from chronofed.memories.selection import herding
-from chronofed.tasks.objective import CHUNK, TorchObjective
-from chronofed.types import Samples
+from chronofed.core.errors import SpecError
+from chronofed.core.types import Samples
+from chronofed.methods.memories import MemoryItem, Moment
+from chronofed.methods.memories.selection import herding
+from chronofed.models.objective import CHUNK_SAMPLES, TorchObjective
 
 
 def samples(n: int, label: int = 0) -> Samples:
@@ -20,9 +20,9 @@ def samples(n: int, label: int = 0) -> Samples:
     return Samples(x, torch.full((n,), label))
 
 
-def keepsake(round_: int, key: int, n: int) -> Keepsake:
+def item(round_: int, key: int, n: int) -> MemoryItem:
     data = samples(n, key)
-    return Keepsake(round_, 0, key, 2 * n, {"x": data.x, "y": data.y})
+    return MemoryItem(round_, 0, key, 2 * n, {"x": data.x, "y": data.y})
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -57,14 +57,14 @@ def test_a_small_data_set_is_kept_whole():
 
 def test_a_data_set_that_comes_back_replaces_what_was_kept():
     memory = CoreSet(2)
-    kept = memory.retain((), [keepsake(0, 7, 2)], generator())
-    kept = memory.retain(kept, [keepsake(1, 8, 2)], generator())
-    kept = memory.retain(kept, [keepsake(5, 7, 3)], generator())
+    kept = memory.retain((), [item(0, 7, 2)], generator())
+    kept = memory.retain(kept, [item(1, 8, 2)], generator())
+    kept = memory.retain(kept, [item(5, 7, 3)], generator())
     assert [(k.round, k.key) for k in kept] == [(1, 8), (5, 7)]
 
 
 def test_merged_weights_make_a_plain_union():
-    kept = (keepsake(0, 1, 10), keepsake(1, 2, 30))
+    kept = (item(0, 1, 10), item(1, 2, 30))
     surrogate = CoreSet().recall(kept, Merged(), Moment(2, 9, 60))
     assert surrogate.present == pytest.approx(0.6)
     assert torch.allclose(surrogate.replay.weight, torch.full((40,), 0.01).double())
@@ -72,7 +72,7 @@ def test_merged_weights_make_a_plain_union():
 
 
 def test_a_rounds_weight_is_shared_by_its_samples():
-    kept = (keepsake(0, 1, 2), keepsake(1, 2, 4))
+    kept = (item(0, 1, 2), item(1, 2, 4))
     surrogate = CoreSet().recall(kept, Uniform(), Moment(2, 9, 50))
     assert surrogate.present == pytest.approx(1 / 3)
     want = torch.tensor([1 / 6] * 2 + [1 / 12] * 4, dtype=torch.float64)
@@ -80,13 +80,15 @@ def test_a_rounds_weight_is_shared_by_its_samples():
 
 
 def test_what_has_no_weight_is_not_replayed():
-    kept = (keepsake(0, 1, 10), keepsake(1, 2, 30))
-    surrogate = CoreSet().recall(kept, Optimal(drift=0.0, loss=1.0), Moment(2, 9, 60))
+    kept = (item(0, 1, 10), item(1, 2, 30))
+    surrogate = CoreSet().recall(
+        kept, Optimal(time_drift_sq=0.0, information_loss_sq=1.0), Moment(2, 9, 60)
+    )
     assert (surrogate.present, surrogate.replay) == (1.0, None)
 
 
 def test_what_is_present_needs_no_remembering():
-    kept = (keepsake(0, 1, 10), keepsake(1, 2, 10))
+    kept = (item(0, 1, 10), item(1, 2, 10))
     surrogate = CoreSet().recall(kept, Merged(), Moment(2, 1, 10))
     assert surrogate.present == 0.5
     assert set(surrogate.replay.samples.y.tolist()) == {2}
@@ -95,14 +97,14 @@ def test_what_is_present_needs_no_remembering():
     assert alone.replay is None
 
 
-def test_an_empty_keepsake_is_not_weighed():
-    kept = (Keepsake(0, 0, 1, 50, {}), keepsake(1, 2, 10))
+def test_an_empty_item_is_not_weighed():
+    kept = (MemoryItem(0, 0, 1, 50, {}), item(1, 2, 10))
     surrogate = CoreSet().recall(kept, Uniform(), Moment(2, 9, 10))
     assert surrogate.present == 0.5
 
 
 def test_generated_samples_are_replayed_like_real_ones():
-    kept, moment = (keepsake(0, 1, 10), keepsake(1, 2, 30)), Moment(2, 1, 60)
+    kept, moment = (item(0, 1, 10), item(1, 2, 30)), Moment(2, 1, 60)
     for weights in (Merged(), Uniform()):
         real, made = (m.recall(kept, weights, moment) for m in (CoreSet(), Generative()))
         assert made.present == real.present
@@ -126,7 +128,8 @@ def network():
     """A network, and more samples than it is shown at once."""
     objective = TorchObjective(Mlp((7, 4)).build((5,), 3))
     data = Samples(
-        torch.randn(CHUNK + 9, 5, generator=generator()), torch.arange(CHUNK + 9) % 2 + 1
+        torch.randn(CHUNK_SAMPLES + 9, 5, generator=generator()),
+        torch.arange(CHUNK_SAMPLES + 9) % 2 + 1,
     )
     return objective, objective.flat.read(), data
 
@@ -211,9 +214,12 @@ def test_a_wrong_layer_names_the_right_ones(network, train_for):
     [
         (
             {"layer": "fc"},
-            "CoreSet.layer: only select = 'herding' looks at features, not 'uniform'",
+            "CoreSet.layer: only select = 'herding' uses features, not 'uniform'",
         ),
-        ({"select": "reservoir", "limit": 9}, "CoreSet.limit: a reservoir is one sample, of 100,"),
+        (
+            {"select": "reservoir", "limit": 9},
+            "CoreSet.limit: a reservoir is one sample, of size 100,",
+        ),
         ({"select": "reservoir", "keep_rounds": 9}, "CoreSet.keep_rounds: a reservoir is one"),
         ({"select": "best"}, "CoreSet.select: "),
         ({"limit": 0}, "CoreSet.limit: "),
@@ -227,12 +233,12 @@ def test_settings_that_do_not_fit_together(settings, message):
 # --- limit and keep_rounds ---------------------------------------------------------------------------
 
 
-def visits(memory: CoreSet, *sizes: int, seed: int = 0) -> tuple[Keepsake, ...]:
+def visits(memory: CoreSet, *sizes: int, seed: int = 0) -> tuple[MemoryItem, ...]:
     """What is kept after a visit a round, each with a data set of its own; y is the key."""
     kept, source = (), generator(seed)
     for round_, n in enumerate(sizes):
         record = memory.observe(None, None, samples(n, round_), source)
-        kept = memory.retain(kept, [Keepsake(round_, 0, round_, n, record)], source)
+        kept = memory.retain(kept, [MemoryItem(round_, 0, round_, n, record)], source)
     return kept
 
 
@@ -280,27 +286,33 @@ def test_herding_drops_its_last_choices(network):
     record = memory.observe(objective, params, data, generator())
     kept = ()
     for key in range(2):
-        kept = memory.retain(kept, [Keepsake(key, 0, key, len(data), record)], generator())
+        kept = memory.retain(kept, [MemoryItem(key, 0, key, len(data), record)], generator())
     for k in kept:
         assert torch.equal(k.record["x"], record["x"][:6])
 
 
 def test_what_is_too_old_is_not_replayed_and_then_removed():
     memory = CoreSet(2, keep_rounds=3)
-    kept = (keepsake(0, 1, 2), keepsake(4, 2, 2))
+    kept = (item(0, 1, 2), item(4, 2, 2))
     replayed = [
         sorted(set(memory.recall(kept, Merged(), Moment(now, 9, 2)).replay.samples.y.tolist()))
         for now in (3, 4, 7)
     ]
     assert replayed == [[1, 2], [2], [2]]
     assert memory.recall(kept, Merged(), Moment(8, 9, 2)).replay is None
-    assert [k.key for k in memory.retain(kept, [keepsake(7, 3, 2)], generator())] == [2, 3]
-    assert [k.key for k in memory.retain(kept, [keepsake(8, 3, 2)], generator())] == [3]
+    assert [k.key for k in memory.retain(kept, [item(7, 3, 2)], generator())] == [2, 3]
+    assert [k.key for k in memory.retain(kept, [item(8, 3, 2)], generator())] == [3]
 
 
 def test_nothing_older_than_asked_for_is_in_any_locker(train_for):
     last = train_for(Method(memory=CoreSet(5, keep_rounds=2)), 9)
-    assert {k.round for locker in last.lockers.values() for k in locker.kept} == {6, 7, 8}
+    assert {
+        k.round for client_state in last.client_states.values() for k in client_state.items
+    } == {
+        6,
+        7,
+        8,
+    }
 
 
 # --- reservoir ---------------------------------------------------------------------------------------
@@ -329,7 +341,7 @@ def test_a_reservoir_takes_all_until_it_is_full():
 def test_a_data_set_that_comes_back_is_not_counted_again():
     memory = CoreSet(6, "reservoir")
     kept = visits(memory, 10, 10, 10)
-    again = Keepsake(7, 0, 1, 10, memory.observe(None, None, samples(10, 1), generator(5)))
+    again = MemoryItem(7, 0, 1, 10, memory.observe(None, None, samples(10, 1), generator(5)))
     after = memory.retain(kept, [again], generator(5))
     assert [(k.round, k.key) for k in after] == [(0, 0), (2, 2), (7, 1)]
     held = {k.key: k.record for k in kept}
@@ -354,10 +366,10 @@ def test_places_of_deleted_samples_are_given_away_fairly():
         (kept,) = visits(memory, 10, seed=seed)
         stay = kept.record["x"].flatten() >= 5  # half of the data are deleted
         left = {name: tensor[stay] for name, tensor in kept.record.items()} if stay.any() else {}
-        kept = Keepsake(0, 0, 0, 10, left)
+        kept = MemoryItem(0, 0, 0, 10, left)
         source = generator(seed + runs)
         record = memory.observe(None, None, samples(10, 1), source)
-        for k in memory.retain((kept,), [Keepsake(1, 0, 1, 10, record)], source):
+        for k in memory.retain((kept,), [MemoryItem(1, 0, 1, 10, record)], source):
             if k.record:
                 counts[(k.record["x"].flatten() - 90 * k.key).long()] += 1
     assert counts[:5].sum() == 0
@@ -366,12 +378,12 @@ def test_places_of_deleted_samples_are_given_away_fairly():
 
 def test_a_reservoir_in_a_run_holds_as_many_as_asked_for(train_for, scenario, data):
     last = train_for(Method(memory=CoreSet(12, "reservoir")), 12)
-    for client, locker in last.lockers.items():
-        records = [k.record for k in locker.kept if k.record]
+    for client, client_state in last.client_states.items():
+        records = [k.record for k in client_state.items if k.record]
         rows = torch.cat([record["rows"] for record in records])
         seen = {scenario.at(t).visits[client].key for t in range(12)}
         assert len(rows) == len(set(rows.tolist())) == 12
-        assert {k.key for k in locker.kept} == seen
+        assert {k.key for k in client_state.items} == seen
         assert torch.equal(torch.cat([r["x"] for r in records]), data.train.x[rows])
 
 

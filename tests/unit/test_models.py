@@ -9,22 +9,13 @@ from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional
 
-from chronofed.config import kind_of
-from chronofed.errors import SpecError
-from chronofed.tasks import models
-from chronofed.tasks.models import (
-    BasicBlock,
-    Cnn,
-    Cnn1d,
-    Custom,
-    Linear,
-    Mlp,
-    ModelSettings,
-    ResNet18,
-    Scale,
-)
-from chronofed.tasks.objective import TorchObjective
-from chronofed.types import Batch
+from chronofed.core.config import kind_of
+from chronofed.core.errors import SpecError
+from chronofed.core.types import Batch
+from chronofed.models import layers
+from chronofed.models.layers import BasicBlock, Scale
+from chronofed.models.objective import TorchObjective
+from chronofed.models.zoo import Cnn, Cnn1d, Custom, Linear, Mlp, ModelSettings, ResNet18
 
 GREY, COLOUR, WINDOW = (1, 28, 28), (3, 32, 32), (128, 6)
 SMALL = [
@@ -180,8 +171,8 @@ def test_cnn1d_convolves_along_time():
             GREY,
             r"^model cnn1d needs windows \(time, channels\), not samples \(1, 28, 28\)$",
         ),
-        (Cnn((4,) * 5), GREY, r"^5 poolings leave nothing of 28: give fewer channels$"),
-        (Cnn1d((4, 4)), (3, 6), r"^2 poolings leave nothing of 3"),
+        (Cnn((4,) * 5), GREY, r"^5 poolings reduce a length of 28 to 0: use fewer channels$"),
+        (Cnn1d((4, 4)), (3, 6), r"^2 poolings reduce a length of 3 to 0"),
     ],
 )
 def test_a_shape_that_does_not_fit(settings, shape, message):
@@ -266,7 +257,7 @@ def test_custom_refused(factory, options, message):
 
 
 @pytest.mark.parametrize("norm", ["batch", "group", "none"])
-def test_batch_norm_is_folded_in_use_only(norm):
+def test_batch_norm_is_folded_in_evaluation_only(norm):
     """In use the same function as without folding; in training the batch's own statistics."""
     torch.manual_seed(0)
     module = ResNet18(width=4, norm=norm).build((3, 8, 8), 5).double()
@@ -284,7 +275,7 @@ def test_batch_norm_is_folded_in_use_only(norm):
         found = module(x)
         module.load_state_dict(buffers, strict=False)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(models, "_normed", lambda x, conv, norm: norm(conv(x)))
+            patch.setattr(layers, "_normed", lambda x, conv, norm: norm(conv(x)))
             expected = module(x)
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
         changed = any((b != buffers[n]).any() for n, b in module.named_buffers())

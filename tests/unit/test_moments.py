@@ -1,16 +1,18 @@
-"""Sums of single samples' gradients and of their squares, against the twin that computes each of them."""
+"""Sums of single samples' gradients and of their squares, against the reference that computes each of them."""
 
 import pytest
 import torch
 from torch import nn
 
 from chronofed import Fisher, SquaredGradient, Taylor
-from chronofed.tasks import moments as module_under_test
-from chronofed.tasks import objective as objectives
-from chronofed.tasks.models import Classifier, Cnn, Cnn1d, Mlp, ResNet18, Transpose
-from chronofed.tasks.moments import known, moments, twin
-from chronofed.tasks.objective import TorchObjective
-from chronofed.types import Batch, Samples
+from chronofed.core.types import Batch, Samples
+from chronofed.methods.memories.curvature import MeanLoss
+from chronofed.models import moments as module_under_test
+from chronofed.models import objective as objectives
+from chronofed.models.layers import Classifier, Transpose
+from chronofed.models.moments import moments, reference_moments, supports
+from chronofed.models.objective import TorchObjective
+from chronofed.models.zoo import Cnn, Cnn1d, Mlp, ResNet18
 
 CLASSES = 3
 
@@ -68,7 +70,7 @@ def batch(name: str, n: int = 7, dtype: torch.dtype = torch.float64) -> Batch:
 
 def assert_same(name: str, names: list[str], dtype: torch.dtype, **tolerance: float) -> None:
     single, some = model(name, dtype), batch(name, dtype=dtype)
-    got, want = moments(single, names, some), twin(single, names, some)
+    got, want = moments(single, names, some), reference_moments(single, names, some)
     for one, other, parameter in zip(got, want, names, strict=True):
         shape = single.get_parameter(parameter).shape
         for mine, its in zip(one, other, strict=True):
@@ -80,11 +82,11 @@ def assert_same(name: str, names: list[str], dtype: torch.dtype, **tolerance: fl
 def test_sums_are_those_of_single_gradients(name, monkeypatch):
     single = model(name)
     names = [n for n, _ in single.named_parameters()]
-    assert known(single)
+    assert supports(single)
     assert_same(name, names, torch.float64, rtol=1e-10, atol=1e-12)
     assert_same(name, names[::-3], torch.float64, rtol=1e-10, atol=1e-12)
     assert_same(name, names, torch.float32, rtol=1e-5, atol=1e-5)
-    monkeypatch.setattr(module_under_test, "CACHED", 500)  # a few samples at a time, or one
+    monkeypatch.setattr(module_under_test, "CACHED_NUMBERS", 500)  # a few samples at a time, or one
     assert_same(name, names, torch.float64, rtol=1e-10, atol=1e-12)
 
 
@@ -136,10 +138,10 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("kind", UNKNOWN)
-def test_other_models_are_served_by_the_twin(kind, monkeypatch):
+def test_other_models_are_served_by_the_reference(kind, monkeypatch):
     torch.manual_seed(0)
     one = TorchObjective(UNKNOWN[kind]().double())
-    assert not known(one.flat.module)
+    assert not supports(one.flat.module)
     monkeypatch.setattr(objectives, "moments", None)
     params, everything = one.flat.read(), (slice(0, one.flat.size),)
     x, y = torch.randn(5, 4).double(), torch.randint(4, (5,))
@@ -167,14 +169,14 @@ def one_of(some: Batch, j: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
     ],
     ids=str,
 )
-def test_parts_that_are_not_known(part):
-    assert not known(nn.Sequential(nn.Flatten(), part))
-    assert known(nn.Sequential(nn.Flatten(), nn.ReLU()))
+def test_parts_that_are_not_supports(part):
+    assert not supports(nn.Sequential(nn.Flatten(), part))
+    assert supports(nn.Sequential(nn.Flatten(), nn.ReLU()))
 
 
-def test_a_layer_that_is_called_twice_is_not_known():
+def test_a_layer_that_is_called_twice_is_not_supports():
     one = nn.Linear(4, 4)
-    assert not known(nn.Sequential(one, nn.ReLU(), one))
+    assert not supports(nn.Sequential(one, nn.ReLU(), one))
 
 
 @pytest.mark.parametrize("name", ["mlp", "resnet"])
@@ -185,25 +187,27 @@ def test_an_objective_adds_up_its_chunks(name, monkeypatch):
     whole = one.gradient_moments(params, some, spans)
     torch.testing.assert_close(whole[0], one.loss_gradient(params, some, spans))
     assert torch.equal(whole[1], one.squared_gradients(params, some, spans))
-    monkeypatch.setattr(objectives, "CHUNK", 4)
+    monkeypatch.setattr(objectives, "CHUNK_SAMPLES", 4)
     torch.testing.assert_close(one.gradient_moments(params, some, spans), whole)
-    monkeypatch.setattr(objectives, "known", lambda _: False)
-    monkeypatch.setattr(objectives, "NUMBERS_AT_ONCE", 3 * len(whole[0]))
+    monkeypatch.setattr(objectives, "supports", lambda _: False)
+    monkeypatch.setattr(objectives, "MAX_GRADIENT_NUMBERS", 3 * len(whole[0]))
     torch.testing.assert_close(one.gradient_moments(params, some, spans), whole)
 
 
 class Halved(Fisher, tag=True):
     """A curvature of one's own, from one of ours."""
 
-    def diagonal(self, *arguments):
-        return super().diagonal(*arguments) / 2
+    def expand(self, loss, generator):
+        gradient, diagonal = super().expand(loss, generator)
+        return gradient, diagonal / 2
 
 
 class Doubled(SquaredGradient, tag=True):
     """The same of the other."""
 
-    def diagonal(self, *arguments):
-        return super().diagonal(*arguments) * 2
+    def expand(self, loss, generator):
+        gradient, diagonal = super().expand(loss, generator)
+        return gradient, diagonal * 2
 
 
 @pytest.mark.parametrize(
@@ -214,12 +218,12 @@ class Doubled(SquaredGradient, tag=True):
 def test_expansions_have_the_diagonal_of_a_subclass(own, ours, factor):
     one, some = TorchObjective(model("mlp")), batch("mlp")
     samples, nothing = Samples(some.x, some.y), torch.Generator()
-    asked = one, one.flat.read(), samples, (slice(0, one.flat.size),), nothing
-    gradient, diagonal = ours.expansion(*asked)
-    torch.testing.assert_close(gradient, one.loss_gradient(asked[1], Batch.mean(samples), asked[3]))
-    assert torch.equal(diagonal, ours.diagonal(*asked))
-    torch.testing.assert_close(own.expansion(*asked), (gradient, factor * diagonal))
-    record = Taylor(own, {"*": 1.0}).observe(*asked[:3], nothing)
+    params, spans = one.flat.read(), (slice(0, one.flat.size),)
+    loss = MeanLoss(one, params, samples, spans)
+    gradient, diagonal = ours.expand(loss, nothing)
+    torch.testing.assert_close(gradient, one.loss_gradient(params, Batch.mean(samples), spans))
+    torch.testing.assert_close(own.expand(loss, nothing), (gradient, factor * diagonal))
+    record = Taylor(own, {"*": 1.0}).observe(one, params, samples, nothing)
     torch.testing.assert_close(record["diagonal"], factor * diagonal)
 
 

@@ -20,12 +20,12 @@ from chronofed import (
     Private,
     Scaffold,
 )
-from chronofed.backbones.clipped import clip
-from chronofed.backbones.private import SEED, system_normal
-from chronofed.cli import main
-from chronofed.errors import SpecError
-from chronofed.experiments.reader import read, written
-from chronofed.privacy import _log_moment, combined, epsilon
+from chronofed.cli.main import main
+from chronofed.core.errors import SpecError
+from chronofed.core.spec_io import from_table, to_table
+from chronofed.methods.accountant import _log_moment, combined, epsilon
+from chronofed.methods.wrappers.clipped import clip
+from chronofed.methods.wrappers.private import SEED, system_normal
 
 
 def vector(*values: float) -> torch.Tensor:
@@ -103,7 +103,7 @@ class Talkative(Backbone, tag=True):
 
 def test_what_was_not_declared_is_refused():
     uploads = [(1.0, {"delta": vector(1.0), "diary": vector(1.0)})]
-    with pytest.raises(SpecError, match="Talkative sends diary, which Clipped does not know; name"):
+    with pytest.raises(SpecError, match="Talkative sends diary, which Clipped does not know; add"):
         Clipped(Talkative()).aggregate({"params": vector(0.0)}, uploads)
 
 
@@ -115,7 +115,7 @@ def test_what_was_not_declared_is_refused():
         (lambda: Clipped(FedOpt(Mime())), "Clipped.bounds: Mime also sends gradient; bound it"),
         (
             lambda: Clipped(Scaffold(), 1.0, {"controls": 1.0}),
-            "Clipped.bounds: Scaffold sends no 'controls' beside its update; did you mean 'control'",
+            "Clipped.bounds: Scaffold sends no 'controls' besides its update; did you mean 'control'",
         ),
         (lambda: Clipped(bounds={"steps": 1.0}), "FedAvg sends no 'steps' .* known: none"),
         (lambda: Clipped(Clipped()), "Clipped.backbone: updates are clipped twice"),
@@ -139,9 +139,9 @@ def test_what_cannot_work_is_refused_in_one_line(make, message):
 
 @pytest.mark.parametrize("inner", [FedAvg(), Scaffold(), Mime(), Ditto(), FedNova()], ids=str)
 def test_wrappers_are_what_their_backbone_is(inner):
-    bounds = {entry: 1.0 for entry in inner.sends if entry != "delta"}
+    bounds = {entry: 1.0 for entry in inner.upload_keys if entry != "delta"}
     for wrapped in (Clipped(inner, 1.0, bounds), Private(inner, 1.0, bounds)):
-        for trait in ("stateful", "prepares", "fixed_data", "sends", "counts"):
+        for trait in ("stateful", "two_phase", "fixed_data", "upload_keys", "nonnegative"):
             assert getattr(wrapped, trait) == getattr(inner, trait)
         assert wrapped.private is isinstance(wrapped, Private)
         assert hash(wrapped) == hash(type(wrapped)(inner, 1.0, dict(bounds)))
@@ -158,11 +158,11 @@ def test_a_specification_can_name_them():
         "average": "clients",
     }
     method = Method(Private(MimeLite(0.1), bounds={"gradient": 2.0}, noise=0.5), average="clients")
-    assert read(table, Method) == method == read(written(method), Method)
-    with pytest.raises(SpecError, match=r"^method: average: Private needs clients that count"):
-        read({**table, "average": "samples"}, Method, "method")
+    assert from_table(table, Method) == method == from_table(to_table(method), Method)
+    with pytest.raises(SpecError, match=r"^method: average: Private needs clients of equal weight"):
+        from_table({**table, "average": "samples"}, Method, "method")
     endless = Method(Clipped(bound=math.inf))
-    assert read(written(endless), Method) == endless
+    assert from_table(to_table(endless), Method) == endless
 
 
 # --- Private
@@ -246,9 +246,7 @@ def test_the_inner_backbone_sees_nothing_but_the_noisy_mean():
 
 
 def test_unequal_weights_are_refused():
-    with pytest.raises(
-        SpecError, match=r"method.average: Private needs clients that count the same"
-    ):
+    with pytest.raises(SpecError, match=r"method.average: Private needs clients of equal weight"):
         Private().aggregate({**SERVER, SEED: torch.tensor(1)}, UPLOADS)
 
 

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from chronofed import CoreSet, Forget, Linear, Mlp, Taylor
-from chronofed.errors import SpecError
-from chronofed.experiments import recipe as recipes
-from chronofed.experiments.claims import Beats
-from chronofed.experiments.recipe import load, merged, shipped
-from chronofed.experiments.views import TableView
+from chronofed.core.errors import SpecError
+from chronofed.studies import load_recipe
+from chronofed.studies.claims import Beats
+from chronofed.studies.load_recipe import load, shipped
+from chronofed.studies.recipe import merged
+from chronofed.studies.views import SummaryTable
 
 MINI = """
 title = "Mini"
@@ -23,12 +24,12 @@ kind = "mlp"
 hidden = [9]
 [scales.small]
 hours = 0.1
-change = { rounds = 2, model = { kind = "linear" } }
+overrides = { rounds = 2, model = { kind = "linear" } }
 rows = { CFL = { train = { lr = 0.2 } } }
 columns = { late = { train = { batch_size = 5 } } }
 [scales.large]
 hours = 1
-without = ["late"]
+exclude = ["late"]
 [rows.FedAvg]
 [rows.CFL.method.memory]
 kind = "core-set"
@@ -39,7 +40,7 @@ steps = 1
 steps = 3
 lr = 0.5
 [view]
-kind = "table"
+kind = "summary-table"
 [paper]
 CFL = [50.0, 60.0]
 [[claims]]
@@ -99,17 +100,17 @@ def test_the_papers_numbers_belong_to_columns(mini):
 
 def test_a_recipe_takes_from_another_what_it_does_not_say(mini):
     """Named as seen from its own folder."""
-    like = f"""
+    other = f"""
     title = "Other"
     label = "other"
     order = 2
-    like = "{Path(mini()).name}"
+    extends = "{Path(mini()).name}"
     rows = ["CFL"]
     columns = ["late"]
     base = {{ rounds = 9 }}
     view = {{ kind = "curves" }}
     """
-    recipe = load(mini(like, "other.toml"))
+    recipe = load(mini(other, "other.toml"))
     (cell,) = recipe.cells("small", [0])
     assert recipe.base == {"rounds": 9, "model": {"kind": "mlp", "hidden": [9]}}
     assert list(recipe.rows) == ["CFL"]
@@ -129,16 +130,16 @@ def test_a_recipe_takes_from_another_what_it_does_not_say(mini):
         ('columns = ["late"]', 'columns = ["noon"]', "no column 'noon'; there are: early, late"),
         ("CFL = [50.0, 60.0]", "CFL = [50.0]", "paper.CFL: expected 2 numbers"),
         ("CFL = [50.0, 60.0]", "SGD = [50.0, 60.0]", "paper: no row 'SGD'"),
-        ('without = ["late"]', 'without = ["noon"]', "scales.large.without: no column 'noon'"),
+        ('exclude = ["late"]', 'exclude = ["noon"]', "scales.large.exclude: no column 'noon'"),
         ("rows = { CFL", "rows = { SGD", "scales.small.rows: no row 'SGD'"),
         ("columns = { late", "columns = { noon", "scales.small.columns: no column 'noon'"),
         ("size = 7", "sise = 7", "CFL, early: method.memory.sise: unknown key"),
         ("hours = 0.1", "hours = -1", "scales.small"),
-        ('kind = "table"', 'kind = "tabel"', "view.kind"),
+        ('kind = "summary-table"', 'kind = "sumary-table"', "view.kind"),
         ("title", "title title", "mini.toml"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(mini, old, new, complaint):
+def test_an_error_names_its_place(mini, old, new, complaint):
     assert old in MINI
     with pytest.raises(SpecError) as error:
         load(mini(MINI.replace(old, new, 1)))
@@ -197,7 +198,7 @@ def test_the_paper_scale_is_the_papers_protocol():
         assert (cell.experiment.rounds, cell.experiment.scenario.clients) == (300, 10)
         assert cell.experiment.scenario.client_alpha == 0.2
     full = next(load("table-methods").cells("paper", [0]))
-    assert isinstance(load("table-methods").view, TableView)
+    assert isinstance(load("table-methods").view, SummaryTable)
     assert full.row == "FedAvg"
 
 
@@ -217,9 +218,9 @@ def test_identical_cells_of_different_recipes_have_the_same_fingerprint():
 
 
 def test_shipped_files_say_nothing_twice():
-    for path in recipes.SHIPPED.glob("*.toml"):
+    for path in load_recipe.SHIPPED.glob("*.toml"):
         table = tomllib.loads(path.read_text())
-        if "like" in table:
+        if "extends" in table:
             assert "data" not in table.get("base", {}), path
 
 

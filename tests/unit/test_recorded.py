@@ -1,4 +1,4 @@
-"""What a run records for those who look at it later: round weights, the scenario, main classes."""
+"""Records for later readers of a run: round weights, the scenario, main classes."""
 
 import json
 
@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from chronofed import CoreSet, Experiment, Forget, Linear, Method, Optimal, Taylor, Train
-from chronofed.errors import RunError, SpecError
-from chronofed.experiments import runner
-from chronofed.memories import Moment
-from chronofed.metrics.evaluation import Evaluate, Evaluator
-from chronofed.metrics.holdings import CLIENTS, ROUNDS, describe
-from chronofed.metrics.influence import AGES, round_weights
-from chronofed.reports import figure
-from chronofed.reports.maps import draw_heatmap, draw_round_weights, recorded_grid
-from chronofed.reports.view import RunView
+from chronofed.core.errors import RunError, SpecError
+from chronofed.methods.memories import Moment
+from chronofed.reports.figures import canvas
+from chronofed.reports.figures.maps import draw_heatmap, draw_round_weights, recorded_grid
+from chronofed.reports.runs import RunView
+from chronofed.runs import runner
 from chronofed.scenarios import Subsets
+from chronofed.training.evaluation import Evaluate, Evaluator
+from chronofed.training.round_weights import AGES, round_weights
+from chronofed.training.scenario_summary import CLIENTS, ROUNDS, describe
 
-WEIGHTS = Optimal(drift=1.0, loss=0.3)
+WEIGHTS = Optimal(time_drift_sq=1.0, information_loss_sq=0.3)
 
 
 def test_round_weights_are_those_that_clients_use(train_for):
@@ -25,10 +25,10 @@ def test_round_weights_are_those_that_clients_use(train_for):
     snapshot = train_for(method, 5)
     found = round_weights(method, snapshot)
     used = []
-    for locker in snapshot.lockers.values():
-        last = max(locker.kept, key=lambda keepsake: keepsake.round)
+    for client_state in snapshot.client_states.values():
+        last = max(client_state.items, key=lambda item: item.round)
         moment = Moment(last.round, last.key, last.size)
-        used.append(method.memory.recall(locker.kept, WEIGHTS, moment).present)
+        used.append(method.memory.recall(client_state.items, WEIGHTS, moment).present)
     assert found["present"] == pytest.approx(np.mean(used), abs=1e-5)
     assert found["present"] + sum(found["past"]) + found["older"] == pytest.approx(1, abs=1e-4)
     assert found["round"] == 5
@@ -83,7 +83,7 @@ def test_new_data_sets_say_what_they_hold(data, task, scenario, train_for):
     evaluator = Evaluator(task, scenario, Method(), Evaluate(), seed=0)
     seen = set()
     for rounds in (1, 4):
-        line = evaluator(train_for(Method(), rounds)).periods
+        line = evaluator(train_for(Method(), rounds)).records["period_accuracy"]
         new = {(c, k) for c, k, _ in line["held"]}
         assert new == {(c, k) for c, k, _ in line["accuracy"]} - seen
         seen |= new
@@ -107,21 +107,21 @@ def run(tmp_path_factory):
         scenario=Subsets(clients=3, subsets=4),
         evaluate=Evaluate(every=2, seen=0),
     )
-    runner.proceed(runner.start(experiment, path))
+    runner.run(experiment, path)
     return RunView.read(path)
 
 
 def test_figures_are_made_from_records(run, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     drawn = []
-    save = figure.save
-    monkeypatch.setattr(figure, "save", lambda f, path: drawn.append(f) or save(f, path))
+    save = canvas.save
+    monkeypatch.setattr(canvas, "save", lambda f, path: drawn.append(f) or save(f, path))
     draw_heatmap([run, run], tmp_path / "h.svg")
     axes = drawn[0].axes
     assert [a.get_title() for a in axes[:2]] == ["run, seed 0, round 4"] * 2
-    book = run.periods()
-    _, now, best = book.frames(9)
-    client, key = book.pairs[0]
+    history = run.periods()
+    _, now, best = history.downsample(9)
+    client, key = history.pairs[0]
     lost = (int(best[-1, 0]) - int(now[-1, 0])) / 2
     assert axes[0].images[0].get_array()[client, key] == pytest.approx(lost)
     draw_heatmap([run], tmp_path / "a.png", "accuracy", round_=3)
@@ -131,7 +131,7 @@ def test_figures_are_made_from_records(run, tmp_path, monkeypatch):
         draw_heatmap([run], tmp_path / "a.png", round_=1)
     draw_round_weights([run], tmp_path / "w.pdf")
     table = drawn[-1].axes[0].images[0].get_array()
-    assert table[0, -1] == pytest.approx(run.weights()[-1]["present"])
+    assert table[0, -1] == pytest.approx(run.record("round_weights")[-1]["present"])
 
 
 def test_the_recorded_scenario_can_be_drawn(run):

@@ -11,11 +11,12 @@ import pytest
 from rich.console import Console
 
 from chronofed import Experiment
-from chronofed.records import RunDirectory
-from chronofed.reports.figure import COLOURS
-from chronofed.reports.html import DARK, asset, embedded, render, style
-from chronofed.reports.terminal import COLUMNS, cell, comparison
-from chronofed.reports.view import RunView, groups
+from chronofed.reports.figures.canvas import COLOURS
+from chronofed.reports.runs import RunView, groups
+from chronofed.reports.terminal.comparison import cell, comparison
+from chronofed.reports.web.page import DARK, asset, embedded, render, style
+from chronofed.runs import RunDirectory
+from chronofed.training.measures import columns
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_a_run_without_records_yet(make_run):
     view = make_run("new", 0, [], finish=False)
     assert view.summary == {}
     (group,) = groups([view])
-    assert [cell(group, column) for column in COLUMNS] == ["-"] * len(COLUMNS)
+    assert [cell(group, column) for column in columns()] == ["-"] * len(columns())
     assert "new" in render([group], "nothing yet")
     assert comparison([group]).row_count == 1
 
@@ -134,7 +135,7 @@ def test_colours_are_those_of_the_figures():
 
 
 def contrast(one: str, two: str) -> float:
-    """Of two colours, as accessibility guidelines measure it."""
+    """Compute the contrast of two colours as accessibility guidelines define it."""
 
     def light(colour):
         parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
@@ -147,7 +148,7 @@ def contrast(one: str, two: str) -> float:
 
 @pytest.mark.parametrize("theme", [0, 1])
 def test_text_and_curves_stand_out(theme):
-    """Text at 4.5 to 1, curves at 3 to 1, on the ground they are on."""
+    """Text has a contrast of 4.5 to 1 on its background, curves 3 to 1."""
     found = {}
     for name in ("page", "card", "ink", "soft", "accent", "good", "bad", "warn"):
         found[name] = re.findall(rf"--{name}: (#[0-9a-f]{{6}});", style())[theme]

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from chronofed.errors import SpecError
-from chronofed.experiments.recipe import load
-from chronofed.experiments.study import Study
-from chronofed.metrics.paired import paired, student
-from chronofed.records import RunDirectory
+from chronofed.core.errors import SpecError
 from chronofed.reports.paper import applicability, evidence, findings_table, table, write
 from chronofed.reports.results import Results
+from chronofed.runs import RunDirectory
+from chronofed.studies.load_recipe import load
+from chronofed.studies.paired import paired, student
+from chronofed.studies.study import Study
 
 HEAD = """
 title = "Mini"
@@ -34,7 +34,7 @@ client_alpha = 5.0
 kind = "subsets"
 client_alpha = 0.1
 """
-TABLE = '[view]\nkind = "table"\n'
+TABLE = '[view]\nkind = "summary-table"\n'
 ENVIRONMENT = {
     "python": "3",
     "machine": "abacus",
@@ -45,7 +45,7 @@ ENVIRONMENT = {
 
 @pytest.fixture
 def results(tmp_path):
-    """Results of a recipe whose runs ended as a function of row, column and seed says."""
+    """Make the results of a recipe; a function of row, column and seed gives the end of each run."""
 
     def make(text, ends, seeds=(0, 1, 2)):
         path = tmp_path / "mini.toml"
@@ -106,26 +106,26 @@ def verdict(results, text, ends=ends):
     [
         (claim("beats", better=["B"], worse=["A"]), "holds"),
         (claim("beats", better=["A"], worse=["B"]), "does not hold"),
-        (claim("beats", better=["B"], worse=["A"], less=True), "does not hold"),
+        (claim("beats", better=["B"], worse=["A"], lower_is_better=True), "does not hold"),
         (claim("beats", better=["C"], worse=["B"], columns=["easy"]), "not resolved"),
-        (claim("beats", better=["B"], worse=["A"], by=15.0), "not resolved"),
-        (claim("beats", better=["B"], worse=["A"], by=15.0, columns=["hard"]), "holds"),
+        (claim("beats", better=["B"], worse=["A"], margin=15.0), "not resolved"),
+        (claim("beats", better=["B"], worse=["A"], margin=15.0, columns=["hard"]), "holds"),
         (claim("beats", better=["B"], worse=["A", "C"], columns=["easy"]), "not resolved"),
         (claim("ordered", rows=["B", "A"]), "holds"),
         (claim("ordered", rows=["B", "C", "A"], columns=["easy"]), "not resolved"),
         (claim("ordered", rows=["A", "C", "B"]), "does not hold"),
-        (claim("grows", better="B", worse="A", more="hard", fewer="easy"), "holds"),
-        (claim("grows", better="B", worse="A", more="easy", fewer="hard"), "does not hold"),
-        (claim("grows", better="C", worse="A", more="hard", fewer="easy"), "not resolved"),
+        (claim("grows", better="B", worse="A", larger_in="hard", smaller_in="easy"), "holds"),
+        (claim("grows", better="B", worse="A", larger_in="easy", smaller_in="hard"), "does not hold"),
+        (claim("grows", better="C", worse="A", larger_in="hard", smaller_in="easy"), "not resolved"),
         (claim("refused", rows=["A"]), "does not hold"),
         (
             claim("alike", rows=["A"], measure="last_test_loss", other="last_seen_loss",
-                  factor=1.0, within=0.03),
+                  factor=1.0, tolerance=0.03),
             "holds",
         ),
         (
             claim("alike", rows=["A"], measure="last_test_loss", other="last_seen_loss",
-                  factor=1.0, within=0.01),
+                  factor=1.0, tolerance=0.01),
             "does not hold",
         ),
     ],
@@ -138,9 +138,9 @@ def test_verdicts(results, text, expected):
     "text",
     [
         claim("beats", better=["B"], worse=["A"]),
-        claim("grows", better="B", worse="A", more="hard", fewer="easy"),
+        claim("grows", better="B", worse="A", larger_in="hard", smaller_in="easy"),
         claim("refused", rows=["A"]),
-        claim("alike", rows=["A"], other="last", within=1.0),
+        claim("alike", rows=["A"], other="last", tolerance=1.0),
     ],
 )
 def test_without_runs_nothing_is_said(results, text):

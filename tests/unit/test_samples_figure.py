@@ -1,4 +1,4 @@
-"""The picture of what clients keep: what is on it, and what the command line makes of it."""
+"""The figure of the samples that clients keep, and its command-line option."""
 
 import sys
 
@@ -6,25 +6,25 @@ import numpy as np
 import pytest
 import torch
 
-from chronofed.cli import main
-from chronofed.errors import MissingExtraError, SpecError, StorageError
-from chronofed.memories import Keepsake
-from chronofed.protocol import Locker
-from chronofed.reports import samples as report
-from chronofed.reports.samples import MOST_CLIENTS, check_picture, draw_samples, latest
+from chronofed.cli.main import main
+from chronofed.clients.state import ClientState
+from chronofed.core.errors import MissingExtraError, SpecError, StorageError
+from chronofed.methods.memories import MemoryItem
+from chronofed.reports.figures import samples as report
+from chronofed.reports.figures.samples import MOST_CLIENTS, check_picture, draw_samples, latest
 
 CLASSES = ("cat", "dog", "$eel^$")  # names are taken as they are, not as formulas
 
 
-def keepsake(round_: int, n: int = 6, channels: int = 1, *, dtype=torch.uint8) -> Keepsake:
+def item(round_: int, n: int = 6, channels: int = 1, *, dtype=torch.uint8) -> MemoryItem:
     """Grey pictures of one brightness each: round, then the number of the sample."""
     shade = (10 * round_ + torch.arange(n)).to(dtype).view(n, 1, 1, 1)
     record = {"x": shade.expand(n, channels, 4, 5).clone(), "y": torch.arange(n) % 3}
-    return Keepsake(round_, 0, round_, n, record)
+    return MemoryItem(round_, 0, round_, n, record)
 
 
-def lockers(*clients: tuple[Keepsake, ...]) -> dict[int, Locker]:
-    return {2 * number: Locker(kept=kept) for number, kept in enumerate(clients)}
+def client_states(*clients: tuple[MemoryItem, ...]) -> dict[int, ClientState]:
+    return {2 * number: ClientState(items=kept) for number, kept in enumerate(clients)}
 
 
 @pytest.fixture
@@ -48,8 +48,8 @@ def texts(figure) -> list[str]:
 
 
 def test_a_row_a_client_with_the_latest_data_sets_first(figure):
-    kept = tuple(keepsake(t) for t in (3, 1, 9, 4))
-    drawn = figure(lockers(kept, (keepsake(5, n=2),)), CLASSES, per_client=6)
+    kept = tuple(item(t) for t in (3, 1, 9, 4))
+    drawn = figure(client_states(kept, (item(5, n=2),)), CLASSES, per_client=6)
     (axes,) = drawn.axes
     tiles = [
         (round(i.get_extent()[3], 2), round(i.get_extent()[0], 2), i.get_array()[0, 0] * 255)
@@ -66,37 +66,37 @@ def test_a_row_a_client_with_the_latest_data_sets_first(figure):
 
 
 def test_every_sample_has_the_name_of_its_class(figure):
-    drawn = figure(lockers((keepsake(1),)), CLASSES, per_client=9)
+    drawn = figure(client_states((item(1),)), CLASSES, per_client=9)
     assert texts(drawn)[-3:] == list(CLASSES)
-    assert texts(figure(lockers((keepsake(1),)), per_client=9))[-3:] == ["0", "1", "2"]
+    assert texts(figure(client_states((item(1),)), per_client=9))[-3:] == ["0", "1", "2"]
 
 
 def test_colour_and_numbers_that_are_no_bytes(figure):
-    (image, *_) = figure(lockers((keepsake(1, channels=3),))).axes[0].images
+    (image, *_) = figure(client_states((item(1, channels=3),))).axes[0].images
     assert image.get_array().shape == (4, 5, 3)
-    images = figure(lockers((keepsake(1, dtype=torch.float32),)), per_client=18).axes[0].images
+    images = figure(client_states((item(1, dtype=torch.float32),)), per_client=18).axes[0].images
     shades = [float(image.get_array()[0, 0]) for image in images]
     assert np.allclose(shades, np.arange(6) / 5)  # from the least to the largest that occur
 
 
 def test_more_clients_than_there_is_room_for_is_said(figure):
-    many = lockers(*[(keepsake(1),)] * (MOST_CLIENTS + 3))
+    many = client_states(*[(item(1),)] * (MOST_CLIENTS + 3))
     words = texts(figure(many))
     assert len([w for w in words if w.startswith("client")]) == MOST_CLIENTS
     assert f"the first {MOST_CLIENTS} of {MOST_CLIENTS + 3} clients" in words
-    assert not any("first" in word for word in texts(figure(lockers((keepsake(1),)))))
+    assert not any("first" in word for word in texts(figure(client_states((item(1),)))))
 
 
 def test_clients_and_data_sets_without_samples_are_passed_over(figure):
-    other = Keepsake(8, 0, 8, 5, {"params": torch.zeros(3)})
-    empty = Keepsake(9, 0, 9, 5, {})
-    drawn = figure(lockers((empty,), (keepsake(1), other, empty), ()))
+    other = MemoryItem(8, 0, 8, 5, {"params": torch.zeros(3)})
+    empty = MemoryItem(9, 0, 9, 5, {})
+    drawn = figure(client_states((empty,), (item(1), other, empty), ()))
     assert [w for w in texts(drawn) if w.startswith(("client", "round"))] == ["client 2", "round 1"]
 
 
 def test_arrays_serve_as_well_as_tensors():
-    record = {name: tensor.numpy() for name, tensor in keepsake(1).record.items()}
-    (group,) = latest(Locker(kept=(Keepsake(1, 0, 1, 6, record),)), 6)
+    record = {name: tensor.numpy() for name, tensor in item(1).record.items()}
+    (group,) = latest(ClientState(items=(MemoryItem(1, 0, 1, 6, record),)), 6)
     assert group.images.shape == (2, 1, 4, 5)
 
 
@@ -105,13 +105,17 @@ def test_arrays_serve_as_well_as_tensors():
 )
 def test_the_ending_chooses_the_format(tmp_path, monkeypatch, ending, magic):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # its global state is not needed
-    path = draw_samples(lockers((keepsake(1),)), tmp_path / f"samples.{ending}", CLASSES)
+    path = draw_samples(client_states((item(1),)), tmp_path / f"samples.{ending}", CLASSES)
     assert path.read_bytes().startswith(magic)
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_nothing_to_draw(tmp_path):
-    for nothing in ({}, lockers(()), lockers((Keepsake(0, 0, 0, 3, {"g": torch.ones(2)}),))):
+    for nothing in (
+        {},
+        client_states(()),
+        client_states((MemoryItem(0, 0, 0, 3, {"g": torch.ones(2)}),)),
+    ):
         with pytest.raises(SpecError, match="nothing to draw: no client keeps any samples"):
             draw_samples(nothing, tmp_path / "samples.png")
 

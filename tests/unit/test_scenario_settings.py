@@ -7,27 +7,27 @@ import numpy as np
 import pytest
 import torch
 
-from chronofed.config import kind_of
-from chronofed.errors import SpecError
-from chronofed.experiments.reader import read
+from chronofed.core.config import kind_of
+from chronofed.core.errors import SpecError
+from chronofed.core.seeds import numpy_generator
+from chronofed.core.spec_io import from_table
+from chronofed.core.types import Samples
+from chronofed.data.dataset import Dataset, Origin
 from chronofed.scenarios import (
     Available,
-    Calendar,
     Everyone,
-    Fixed,
-    Fresh,
+    FixedClients,
     OneShot,
+    Periods,
     Scenario,
     ScenarioSettings,
     Schedule,
     Stateless,
+    StatelessStream,
     Subsets,
     Window,
     two_level,
 )
-from chronofed.seeds import numpy_generator
-from chronofed.tasks.dataset import Dataset, Origin
-from chronofed.types import Samples
 
 
 def _samples(n):
@@ -66,25 +66,25 @@ def test_positional_use():
     [
         Subsets(3, 4, 1.0, membership=Available(0.5), cohort=2),
         Window(3, 4, overlap=0.25, membership=Schedule(((0, 1, 2),))),
-        Fresh(3, 4, prior="symmetric", registered=90),
-        Calendar(2, 3, membership=Fixed((1,))),
+        Stateless(3, 4, prior="symmetric", registered=90),
+        Periods(2, 3, membership=FixedClients((1,))),
     ],
     ids=kind_of,
 )
 def test_written_and_read_back(settings):
     plain = msgspec.to_builtins(settings)
     assert plain["kind"] == kind_of(settings)
-    assert read(plain, ScenarioSettings) == settings
+    assert from_table(plain, ScenarioSettings) == settings
 
 
 def test_a_specification_may_say_little():
     membership = {"kind": "one-shot", "per_round": 2}
     plain = {"kind": "window", "client_alpha": 1, "membership": membership}
     expected = Window(client_alpha=1.0, membership=OneShot(2))
-    assert read(plain, ScenarioSettings) == expected
+    assert from_table(plain, ScenarioSettings) == expected
 
 
-@pytest.mark.parametrize("settings", [Subsets(3, 7, 1.0), Window(3, 7, 1.0), Fresh(3, 7, 1.0)])
+@pytest.mark.parametrize("settings", [Subsets(3, 7, 1.0), Window(3, 7, 1.0), Stateless(3, 7, 1.0)])
 def test_the_seed_decides_everything(settings: ScenarioSettings):
     first, again, other = (settings.on(PLAIN, seed) for seed in (1, 1, 2))
     assert _visits(first, 5) == _visits(again, 5)
@@ -93,7 +93,7 @@ def test_the_seed_decides_everything(settings: ScenarioSettings):
 
 
 def test_subsets_are_the_two_level_split():
-    settings = Subsets(3, 7, 0.5, 2.0, "symmetric", membership=Fixed((2,)))
+    settings = Subsets(3, 7, 0.5, 2.0, "symmetric", membership=FixedClients((2,)))
     scenario = settings.on(PLAIN, 9)
     rng = numpy_generator(9, "partition")
     expected = two_level(PLAIN.labels, 3, 7, 0.5, 2.0, rng, "symmetric")
@@ -118,20 +118,23 @@ def test_a_window_without_overlap_visits_all_subsets_in_turn():
 
 
 def test_stateless_clients_are_new():
-    scenario = Fresh(3, 7, 1.0, cohort=2).on(PLAIN, 0)
+    scenario = Stateless(3, 7, 1.0, cohort=2).on(PLAIN, 0)
     seen = [i for t in range(10) for i in _visits(scenario, t)]
     assert len(set(seen)) == 20
     assert not scenario.persistent
 
 
 def test_stateless_settings_reach_the_stream():
-    scenario = Fresh(3, 7, 0.5, 2.0, "symmetric").on(PLAIN, 4)
-    stream = Stateless(PLAIN.labels, 3, 20, 0.5, 2.0, 4, "symmetric", 7)
+    scenario = Stateless(3, 7, 0.5, 2.0, "symmetric").on(PLAIN, 4)
+    stream = StatelessStream(PLAIN.labels, 3, 20, 0.5, 2.0, 4, "symmetric", 7)
     assert _visits(scenario, 6) == _visits(Scenario(stream, Everyone()), 6)
 
 
 def test_a_million_registered_clients_are_those_of_a_round():
-    few, many = Fresh(3, 7, 1.0).on(PLAIN, 4), Fresh(3, 7, 1.0, registered=10**6 + 1).on(PLAIN, 4)
+    few, many = (
+        Stateless(3, 7, 1.0).on(PLAIN, 4),
+        Stateless(3, 7, 1.0, registered=10**6 + 1).on(PLAIN, 4),
+    )
     assert (few.rounds, many.rounds) == (None, 333_333)
     assert many.clients == 3
     for t in (0, 6, 333_332):
@@ -140,34 +143,46 @@ def test_a_million_registered_clients_are_those_of_a_round():
 
 
 def test_calendar_follows_the_table():
-    scenario = Calendar(rounds_per_period=2).on(TABLE, 0)
+    scenario = Periods(rounds_per_period=2).on(TABLE, 0)
     assert (scenario.clients, scenario.rounds) == (3, 4)
     assert _visits(scenario, 1)[2] == list(range(2, 30, 3))
     assert _visits(scenario, 2)[0] == list(range(30, 60, 3))
-    assert _visits(Calendar(window=2).on(TABLE, 0), 1)[0] == list(range(0, 60, 3))
+    assert _visits(Periods(window=2).on(TABLE, 0), 1)[0] == list(range(0, 60, 3))
 
 
 def test_membership_and_cohort_reach_the_scenario():
     membership = Schedule(((0, 1, -1),))
-    scenario = Calendar(membership=membership, cohort=1).on(TABLE, 0)
+    scenario = Periods(membership=membership, cohort=1).on(TABLE, 0)
     assert (scenario.membership, scenario.cohort) == (membership, 1)
     assert 0 not in _visits(scenario, 0)
 
 
 REFUSED: dict[str, tuple[ScenarioSettings, str]] = {
-    "unknown client": (Subsets(3, 7, membership=Fixed((9,))), "names client 9, but there are 3"),
+    "unknown client": (
+        Subsets(3, 7, membership=FixedClients((9,))),
+        "names client 9, but there are 3",
+    ),
     "cohort": (Subsets(3, 7, cohort=4), "cohort = 4, but at most 3 clients"),
-    "cohort of a few": (Window(3, 7, membership=Fixed((0, 1)), cohort=3), "at most 2 clients"),
-    "cohort of new ones": (Fresh(3, 7, cohort=4), "cohort = 4, but at most 3 clients"),
-    "one-shot twice": (Fresh(3, 7, membership=OneShot(3)), "only be 'everyone' or 'available'"),
-    "fixed new clients": (Fresh(3, 7, membership=Fixed((0,))), "new clients in every round"),
+    "cohort of a few": (
+        Window(3, 7, membership=FixedClients((0, 1)), cohort=3),
+        "at most 2 clients",
+    ),
+    "cohort of new ones": (Stateless(3, 7, cohort=4), "cohort = 4, but at most 3 clients"),
+    "one-shot twice": (Stateless(3, 7, membership=OneShot(3)), "only be 'everyone' or 'available'"),
+    "fixed new clients": (
+        Stateless(3, 7, membership=FixedClients((0,))),
+        "new clients in every round",
+    ),
     "too few clients": (Subsets(3, 7, membership=OneShot(4)), "asks 4 clients a round"),
     "few samples": (Subsets(50, 9), "420 samples are too few for 50 clients x 9 subsets"),
     "few for windows": (Window(50, 9), "too few"),
-    "few for stateless": (Fresh(50, 9), "too few"),
-    "few registered": (Fresh(3, 7, registered=2), "clients = 3 a round, but only 2 are registered"),
+    "few for stateless": (Stateless(50, 9), "too few"),
+    "few registered": (
+        Stateless(3, 7, registered=2),
+        "clients = 3 a round, but only 2 are registered",
+    ),
     "no movement": (Window(3, 7, overlap=0.98), "overlap = 0.98 of a window of 20 samples"),
-    "no table": (Calendar(), "data set 'toy' .* use data.kind = \"table\""),
+    "no table": (Periods(), "data set 'toy' .* use data.kind = \"table\""),
 }
 
 
@@ -186,12 +201,12 @@ def test_combinations_that_cannot_be(settings, words):
         lambda: Subsets(time_alpha=-1.0),
         lambda: Subsets(prior="other"),
         lambda: Window(overlap=1.0),
-        lambda: Calendar(window=0),
-        lambda: Fresh(cohort=0),
+        lambda: Periods(window=0),
+        lambda: Stateless(cohort=0),
     ],
 )
 def test_values_out_of_range_are_refused(build: Callable[[], ScenarioSettings]):
-    with pytest.raises(ValueError, match=r"^(Subsets|Window|Calendar|Fresh)\.\w+: "):
+    with pytest.raises(ValueError, match=r"^(Subsets|Window|Periods|Stateless)\.\w+: "):
         build()
 
 

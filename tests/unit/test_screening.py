@@ -35,11 +35,11 @@ from chronofed import (
     Uniform,
     run,
 )
+from chronofed.clients.screening import Screen, Screening
+from chronofed.core.spec_io import alternatives
 from chronofed.engines import BatchedEngine, SerialEngine
-from chronofed.experiments.reader import alternatives
-from chronofed.memories import Keepsake
-from chronofed.screening import Screen, Screening
-from chronofed.tasks.models import Custom
+from chronofed.methods.memories import MemoryItem
+from chronofed.models.zoo import Custom
 
 SHIPPED = "chronofed."
 BACKBONES = [c() for c in alternatives(Backbone).values() if c.__module__.startswith(SHIPPED)]
@@ -60,11 +60,11 @@ def name(part) -> str:
 
 
 class Watched:
-    """An engine whose replies are screened; keeps the last orders and replies, and all complaints."""
+    """An engine whose replies are screened; keeps the last orders and replies, and all problems."""
 
     def __init__(self, engine, screen):
-        self.engine, self.screen, self.complaints = engine, screen, []
-        self.lockers = engine.lockers
+        self.engine, self.screen, self.problems = engine, screen, []
+        self.client_states = engine.client_states
 
     def prepare(self, method, orders, plan):
         return self._screened("prepare", method, list(orders), plan)
@@ -76,8 +76,8 @@ class Watched:
         work = self.engine.prepare if exchange == "prepare" else self.engine.map
         self.orders, self.results = {o.client: o for o in orders}, list(work(method, orders, plan))
         for result in self.results:
-            self.complaints.append(self.screen.check(result, self.orders[result.client], exchange))
-        self.complaints += self.screen.outliers(self.results, orders[0], exchange).values()
+            self.problems.append(self.screen.check(result, self.orders[result.client], exchange))
+        self.problems += self.screen.outliers(self.results, orders[0], exchange).values()
         return self.results
 
 
@@ -89,8 +89,8 @@ def watched(method, scenario, task, rounds=3, engine=None, settings=None) -> Wat
 
 
 def passes(engine: Watched) -> bool:
-    assert len(engine.complaints) > 3
-    return set(engine.complaints) == {None}
+    assert len(engine.problems) > 3
+    return set(engine.problems) == {None}
 
 
 def combined(backbone, memory, weights) -> Method | None:
@@ -105,9 +105,11 @@ def combined(backbone, memory, weights) -> Method | None:
 @pytest.mark.parametrize("memory", MEMORIES, ids=name)
 @pytest.mark.parametrize("backbone", BACKBONES, ids=name)
 def test_honest_replies_of_every_method_pass(backbone, memory, scenario, task):
-    methods = [combined(backbone, memory, weights) for weights in WEIGHTS]
+    # Every second of the weights in turn, so that each backbone and each memory meets all of them.
+    place = BACKBONES.index(backbone) + MEMORIES.index(memory)
+    methods = [combined(backbone, memory, weights) for weights in WEIGHTS[place % 2 :: 2]]
     served = [method for method in methods if method is not None]
-    assert len(served) == len(WEIGHTS) or backbone.private
+    assert len(served) == len(WEIGHTS) // 2 or backbone.private
     for number, method in enumerate(served):
         assert passes(watched(method, scenario, task, rounds=2 if number else 5))
 
@@ -148,19 +150,19 @@ def test_batched_replies_pass(scenario, data):
 class Archive(CoreSet, tag=True):
     """Samples on the server: how many depends on the client."""
 
-    home = "server"
+    location = "server"
 
-    def recall(self, kept: tuple[Keepsake, ...], weights, moment):
+    def recall(self, kept: tuple[MemoryItem, ...], weights, moment):
         return Forget().recall(kept, weights, moment)
 
 
 def test_a_record_may_grow_with_the_samples(scenario, task):
     engine = watched(Method(memory=Archive(size=1000)), scenario, task)
     assert passes(engine)
-    assert {len(result.kept["y"]) for result in engine.results} == {50}  # neither 2 nor 3
-    flat = replace(engine.results[0], kept={**engine.results[0].kept, "y": torch.zeros(2, 2)})
-    complaint = engine.screen.check(flat, engine.orders[flat.client])
-    assert complaint == "kept.y: expected int64 of shape (any), got float32 of shape (2, 2)"
+    assert {len(result.record["y"]) for result in engine.results} == {50}  # neither 2 nor 3
+    flat = replace(engine.results[0], record={**engine.results[0].record, "y": torch.zeros(2, 2)})
+    problem = engine.screen.check(flat, engine.orders[flat.client])
+    assert problem == "record.y: expected int64 of shape (any), got float32 of shape (2, 2)"
 
 
 # --- hostile replies
@@ -189,26 +191,28 @@ def poisoned(tensor, value):
 
 NAN, INF = float("nan"), float("inf")
 HOSTILE = {
-    "another client": (lambda r: replace(r, client=9), "client 9 answers an order for client"),
+    "another client": (lambda r: replace(r, client=9), "client 9 answered an order for client"),
     "NaN": (
         lambda r: replace(r, upload=changed(r.upload, delta=poisoned(r.upload["delta"], NAN))),
-        "upload.delta: has numbers that are not finite",
+        "upload.delta: contains numbers that are not finite",
     ),
     "Inf": (
         lambda r: replace(r, upload=changed(r.upload, delta=poisoned(r.upload["delta"], -INF))),
-        "upload.delta: has numbers that are not finite",
+        "upload.delta: contains numbers that are not finite",
     ),
     "Inf steps": (
         lambda r: replace(r, upload=changed(r.upload, steps=torch.tensor(INF).double())),
-        "upload.steps: has numbers that are not finite",
+        "upload.steps: contains numbers that are not finite",
     ),
     "NaN in memory": (
-        lambda r: replace(r, kept=changed(r.kept, diagonal=poisoned(r.kept["diagonal"], NAN))),
-        "kept.diagonal: has numbers that are not finite",
+        lambda r: replace(
+            r, record=changed(r.record, diagonal=poisoned(r.record["diagonal"], NAN))
+        ),
+        "record.diagonal: contains numbers that are not finite",
     ),
     "NaN in a report": (
         lambda r: replace(r, probe=changed(r.probe, gradient=poisoned(r.probe["gradient"], NAN))),
-        "probe.gradient: has numbers that are not finite",
+        "probe.gradient: contains numbers that are not finite",
     ),
     "wrong shape": (
         lambda r: replace(r, upload=changed(r.upload, delta=r.upload["delta"][:-1])),
@@ -236,33 +240,35 @@ HOSTILE = {
     ),
     "additional key": (
         lambda r: replace(r, upload=changed(r.upload, more=torch.zeros(1))),
-        "'upload.more': not sent by this method; another method's reply?",
+        "'upload.more': not sent by this method; a reply of another method?",
     ),
     "a key that would spoil the log": (
         lambda r: replace(r, upload=changed(r.upload, **{"\n" + "x" * 500: torch.zeros(1)})),
-        r"'upload.\nxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx: not sent by this method; another method's reply?",
+        r"'upload.\nxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx: not sent by this method; a reply of another method?",
     ),
     "missing key": (
         lambda r: replace(r, upload=without(r.upload, "steps")),
-        "upload.steps: missing; another method's reply?",
+        "upload.steps: missing; a reply of another method?",
     ),
-    "no record": (lambda r: replace(r, kept={}), "kept.linear: missing"),
+    "no record": (lambda r: replace(r, record={}), "record.linear: missing"),
     "no report": (lambda r: replace(r, probe={}), "probe.gradient: missing"),
     "a record about other parameters": (
-        lambda r: replace(r, kept=changed(r.kept, spans=r.kept["spans"] + 5)),
-        "kept.spans: not what follows from the model",
+        lambda r: replace(r, record=changed(r.record, spans=r.record["spans"] + 5)),
+        "record.spans: does not match the model",
     ),
     "a record of other strength": (
-        lambda r: replace(r, kept=changed(r.kept, strength=2 * r.kept["strength"])),
-        "kept.strength: not what follows from the model",
+        lambda r: replace(r, record=changed(r.record, strength=2 * r.record["strength"])),
+        "record.strength: does not match the model",
     ),
     "negative steps": (
         lambda r: replace(r, upload=changed(r.upload, steps=-r.upload["steps"])),
-        "upload.steps: negative, but it counts or measures something",
+        "upload.steps: contains negative numbers",
     ),
     "negative loss": (
-        lambda r: replace(r, probe=changed(r.probe, loss=torch.tensor(-1.0).double())),
-        "probe.loss: negative, but it counts or measures something",
+        lambda r: replace(
+            r, probe=changed(r.probe, information_loss_sq=torch.tensor(-1.0).double())
+        ),
+        "probe.information_loss_sq: contains negative numbers",
     ),
     "negative size": (
         lambda r: replace(r, size=-5),
@@ -289,10 +295,10 @@ def test_hostile_replies_are_refused_with_a_reason(attack, honest):
     for result in honest.results:
         order = honest.orders[result.client]
         assert honest.screen.check(result, order) is None
-        complaint = honest.screen.check(change(result), order)
-        assert reason in complaint
-        assert "\n" not in complaint
-        assert len(complaint) < 150
+        problem = honest.screen.check(change(result), order)
+        assert reason in problem
+        assert "\n" not in problem
+        assert len(problem) < 150
 
 
 @pytest.mark.parametrize(
@@ -303,26 +309,26 @@ def test_hostile_replies_are_refused_with_a_reason(attack, honest):
 def test_another_methods_reply_is_refused(mine, yours, scenario, task):
     """Unless it looks the same: an update, and nothing else."""
     ours, theirs = (watched(Method(b), scenario, task, rounds=1) for b in (mine, yours))
-    complaints = {ours.screen.check(r, ours.orders[r.client]) for r in theirs.results}
+    problems = {ours.screen.check(r, ours.orders[r.client]) for r in theirs.results}
     if {name(mine), name(yours)} == {"FedAvg", "Mime"}:
-        assert complaints == {None}
+        assert problems == {None}
     else:
-        assert all("another method's reply?" in complaint for complaint in complaints)
+        assert all("a reply of another method?" in problem for problem in problems)
 
 
 def test_another_memorys_reply_is_refused(scenario, task):
     taylor, half = Taylor(layers={"*": 1.0}), Taylor(layers={"*.weight": 1.0})
     ours, theirs = (watched(Method(memory=m), scenario, task, rounds=1) for m in (taylor, half))
     for result in theirs.results:
-        complaint = ours.screen.check(result, ours.orders[result.client])
-        assert complaint.startswith("kept.linear: expected float32 of shape (18)")
+        problem = ours.screen.check(result, ours.orders[result.client])
+        assert problem.startswith("record.linear: expected float32 of shape (18)")
 
 
 def test_an_answer_to_the_other_exchange_is_refused(scenario, task):
     engine = watched(Method(Mime()), scenario, task, rounds=1)
     result = engine.results[0]
-    complaint = engine.screen.check(result, engine.orders[result.client], "prepare")
-    assert complaint == "upload.gradient: missing; another method's reply?"
+    problem = engine.screen.check(result, engine.orders[result.client], "prepare")
+    assert problem == "upload.gradient: missing; a reply of another method?"
 
 
 # --- outliers
@@ -338,8 +344,8 @@ def scaled(result, part, entry, factor):
     [
         ("upload", "delta", "max_norm_factor 10"),
         ("upload", "steps", "max_norm_factor 10"),
-        ("kept", "linear", "max_other_factor 100"),
-        ("kept", "diagonal", "max_other_factor 100"),
+        ("record", "linear", "max_other_factor 100"),
+        ("record", "diagonal", "max_other_factor 100"),
         ("probe", "gradient", "max_other_factor 100"),
     ],
 )
@@ -384,10 +390,10 @@ def test_few_replies_are_measured_by_earlier_rounds(honest):
 def test_what_was_refused_is_not_remembered(honest):
     screen, order = fresh(honest), honest.orders[honest.results[0].client]
     screen.outliers(honest.results, order)
-    before = screen.remembered()
+    before = screen.state_dict()
     hostile = scaled(honest.results[0], "upload", "delta", 100)
     assert screen.outliers([hostile], order)
-    assert {k: v.tolist() for k, v in screen.remembered().items()} == {
+    assert {k: v.tolist() for k, v in screen.state_dict().items()} == {
         k: v.tolist() for k, v in before.items()
     }
 
@@ -397,8 +403,8 @@ def test_a_history_survives_a_restart_and_ends(honest):
     screen, again = fresh(honest, history=5), fresh(honest, history=5)
     for _ in range(3):
         screen.outliers(honest.results, order)
-    again.recall(screen.remembered())
-    assert {len(v) for v in again.remembered().values()} == {5}
+    again.load_state_dict(screen.state_dict())
+    assert {len(v) for v in again.state_dict().values()} == {5}
     hostile = scaled(honest.results[0], "upload", "delta", 100)
     assert again.outliers([hostile], order) == screen.outliers([hostile], order) != {}
 
@@ -413,7 +419,7 @@ def test_settings_decide(honest):
         Screening(max_norm_factor=1.0)
 
 
-def test_a_rehearsal_leaves_everything_as_it_was(honest):
+def test_a_dry_run_changes_nothing(honest):
     order = honest.orders[honest.results[0].client]
     before = {name: tensor.clone() for name, tensor in order.server.items()}
     state = torch.get_rng_state()

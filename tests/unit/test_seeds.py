@@ -5,7 +5,7 @@ from time import sleep
 
 import torch
 
-from chronofed.seeds import entropy, global_torch_seed, torch_generator
+from chronofed.core.seeds import entropy, global_torch_seed, torch_generator
 
 
 def test_a_place_has_one_number_and_no_other_place_has_it():

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chronofed.memories.selection import admitted, balanced, herding, turns, uniform
+from chronofed.methods.memories.selection import admitted, balanced, herding, turns, uniform
 
 SOME_LABELS = st.lists(st.integers(0, 4), min_size=1, max_size=40).map(torch.tensor)
 SIZES = st.integers(1, 50)

@@ -5,11 +5,12 @@ import tomllib
 import msgspec
 import pytest
 
-from chronofed import Calendar, CoreSet, Experiment, Fresh, Method, Table, Taylor, Train
-from chronofed.errors import IncompatibleError, SpecError
-from chronofed.experiments import spec
-from chronofed.experiments.reader import read
-from chronofed.experiments.spec import Checkpoint
+from chronofed import CoreSet, Experiment, Method, Periods, Stateless, Table, Taylor, Train
+from chronofed.core.errors import IncompatibleError, SpecError
+from chronofed.core.spec_io import from_table
+from chronofed.runs import load_spec, spec
+from chronofed.runs.built import build
+from chronofed.runs.spec import Checkpoint
 
 
 @pytest.fixture
@@ -23,12 +24,12 @@ def write(tmp_path):
 
 
 def test_an_empty_file_is_the_default_experiment(write):
-    assert spec.load(write("")) == Experiment()
+    assert load_spec.load(write("")) == Experiment()
 
 
 def test_options_change_settings(write):
     path = write("rounds = 5\n[train]\nlr = 0.1\n")
-    changed = spec.load(
+    changed = load_spec.load(
         path, ["train.lr=0.05", "name=my run", "method.memory={kind='core-set', size=3}"]
     )
     assert changed.train.lr == 0.05
@@ -49,17 +50,17 @@ def test_options_change_settings(write):
 )
 def test_bad_options(write, option, message):
     with pytest.raises(SpecError, match=message):
-        spec.load(write("rounds = 5"), [option])
+        load_spec.load(write("rounds = 5"), [option])
 
 
 def test_what_cannot_be_read(write, tmp_path):
     with pytest.raises(SpecError, match=r"none.toml: no such file or directory"):
-        spec.load(tmp_path / "none.toml")
+        load_spec.load(tmp_path / "none.toml")
     with pytest.raises(SpecError, match=r"spec.toml: not valid TOML: .*line 1"):
-        spec.load(write("rounds = ]"))
+        load_spec.load(write("rounds = ]"))
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(SpecError, match=r"binary.toml: not valid TOML"):
-        spec.load(tmp_path / "binary.toml")
+        load_spec.load(tmp_path / "binary.toml")
 
 
 def test_resolved_reads_back_the_same():
@@ -67,10 +68,10 @@ def test_resolved_reads_back_the_same():
         rounds=3,
         name='quotes " and \\ and ü',
         method=Method(memory=CoreSet(7)),
-        scenario=Fresh(clients=3),
+        scenario=Stateless(clients=3),
         data=Table(path="x.csv", features=("a", "b")),
     )
-    assert read(tomllib.loads(original.resolved()), Experiment) == original
+    assert from_table(tomllib.loads(original.resolved()), Experiment) == original
 
 
 def test_fingerprint_counts_what_decides_the_result():
@@ -84,15 +85,15 @@ def test_fingerprint_counts_what_decides_the_result():
 
 def test_build_needs_rounds_where_the_scenario_has_no_end():
     with pytest.raises(SpecError, match=r"rounds: missing"):
-        Experiment().build()
+        build(Experiment())
 
 
 def test_build_refuses_a_client_memory_with_stateless_clients():
-    experiment = Experiment(rounds=2, scenario=Fresh(), method=Method(memory=CoreSet()))
+    experiment = Experiment(rounds=2, scenario=Stateless(), method=Method(memory=CoreSet()))
     with pytest.raises(
         IncompatibleError, match=r"^method.memory: CoreSet keeps its state on the client"
     ):
-        experiment.build()
+        build(experiment)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_build_refuses_a_client_memory_with_stateless_clients():
 )
 def test_build_refuses_a_memory_that_does_not_fit_the_model(memory, message):
     with pytest.raises(SpecError, match=message):
-        Experiment(rounds=2, method=Method(memory=memory)).build()
+        build(Experiment(rounds=2, method=Method(memory=memory)))
 
 
 def test_build_refuses_data_without_a_test_set(tmp_path):
@@ -112,14 +113,13 @@ def test_build_refuses_data_without_a_test_set(tmp_path):
     (tmp_path / "t.csv").write_text("y,client,time,x\n" + rows)
     data = Table(path=str(tmp_path / "t.csv"), period="10", holdout=0.0)
     with pytest.raises(SpecError, match=r"^data: no test samples; hold some rows out"):
-        Experiment(data=data, scenario=Calendar()).build()
+        build(Experiment(data=data, scenario=Periods()))
 
 
 def test_augmentation_reaches_the_objective():
-    task, _, _ = Experiment(rounds=1).build()
-    assert task.augment is None
+    assert build(Experiment(rounds=1)).task.augment is None
     augmented = Experiment(rounds=1, data=spec.Images(augment="crop-flip"))
-    assert augmented.build()[0].augment is spec.crop_and_flip
+    assert build(augmented).task.augment is spec.crop_and_flip
 
 
 def table_spec(path: str) -> str:
@@ -130,27 +130,27 @@ def test_a_table_is_found_beside_the_specification_or_in_a_data_folder(
     write, tmp_path, monkeypatch
 ):
     monkeypatch.delenv("CHRONOFED_DATA", raising=False)
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "far.csv").write_text("")
+    remote = tmp_path / "remote"
+    remote.mkdir()
+    (remote / "far.csv").write_text("")
     (tmp_path / "near.csv").write_text("")
-    assert spec.load(write(table_spec("near.csv"))).data.path == str(tmp_path / "near.csv")
-    found = spec.load(write(table_spec("far.csv")), data=elsewhere)
-    assert found.data.path == str(elsewhere / "far.csv")
-    monkeypatch.setenv("CHRONOFED_DATA", str(elsewhere))
-    assert spec.load(write(table_spec("far.csv"))).data.path == str(elsewhere / "far.csv")
+    assert load_spec.load(write(table_spec("near.csv"))).data.path == str(tmp_path / "near.csv")
+    found = load_spec.load(write(table_spec("far.csv")), data=remote)
+    assert found.data.path == str(remote / "far.csv")
+    monkeypatch.setenv("CHRONOFED_DATA", str(remote))
+    assert load_spec.load(write(table_spec("far.csv"))).data.path == str(remote / "far.csv")
     with pytest.raises(
         SpecError, match=r"data.path: no file lost.csv in .*; give its folder with --data"
     ):
-        spec.load(write(table_spec("lost.csv")))
+        load_spec.load(write(table_spec("lost.csv")))
 
 
 def test_rounds_may_be_without_end_where_the_scenario_is():
     endless = Experiment(rounds="forever")
-    assert endless.build()[2] == spec.FOREVER
-    assert read(tomllib.loads(endless.resolved()), Experiment) == endless
-    ends = Experiment(rounds="forever", scenario=Fresh(registered=40))
+    assert build(endless).rounds == spec.FOREVER
+    assert from_table(tomllib.loads(endless.resolved()), Experiment) == endless
+    ends = Experiment(rounds="forever", scenario=Stateless(registered=40))
     with pytest.raises(
         SpecError, match=r"rounds: forever, but this scenario ends after \d+ rounds"
     ):
-        ends.build()
+        build(ends)

@@ -7,34 +7,37 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chronofed.errors import DataError, SpecError
+from chronofed.core.errors import DataError, SpecError
 from chronofed.scenarios.base import Scenario
 from chronofed.scenarios.membership import Available, Everyone, OneShot
 from chronofed.scenarios.partition import two_level
-from chronofed.scenarios.stream import Periods, RandomSubset, SlidingWindow, Stateless
+from chronofed.scenarios.periods import PeriodStream
+from chronofed.scenarios.stateless import StatelessStream
+from chronofed.scenarios.subsets import SubsetStream
+from chronofed.scenarios.window import WindowStream
 
 LABELS = np.random.default_rng(0).integers(0, 4, 400)
 
 
 def _random_subset(seed=0):
-    return RandomSubset(two_level(LABELS, 3, 5, 1.0, 1.0, np.random.default_rng(0)), seed)
+    return SubsetStream(two_level(LABELS, 3, 5, 1.0, 1.0, np.random.default_rng(0)), seed)
 
 
 def _stateless(seed=0, **changes):
     alphas = {"client_alpha": 0.5, "time_alpha": 0.5} | changes
-    return Stateless(LABELS, clients_per_round=3, size=10, subsets=4, seed=seed, **alphas)
+    return StatelessStream(LABELS, clients_per_round=3, size=10, subsets=4, seed=seed, **alphas)
 
 
 def _periods(rows=200, clients=3, periods=4, **changes):
     rng = np.random.default_rng(7)
-    return Periods(
+    return PeriodStream(
         rng.integers(0, clients, rows), rng.integers(0, periods, rows), clients, periods, **changes
     )
 
 
 STREAMS = {
     "subset": _random_subset,
-    "window": lambda: SlidingWindow([np.arange(40), np.arange(40, 90)], 10, 7),
+    "window": lambda: WindowStream([np.arange(40), np.arange(40, 90)], 10, 7),
     "stateless": _stateless,
     "periods": lambda: _periods(rounds_per_period=2, window=2),
 }
@@ -93,7 +96,7 @@ def test_the_seed_changes_the_draws():
 def test_window_overlap_is_exact_and_wraps_around(size, step, extra, t):
     length = size + step + extra
     track = np.random.default_rng(0).permutation(1000)[:length]
-    stream = SlidingWindow([track], size, step)
+    stream = WindowStream([track], size, step)
     now, following = stream.visit(0, t), stream.visit(0, t + 1)
     assert now.key == t * step % length
     assert now.indices.tolist() == np.roll(track, -now.key)[:size].tolist()
@@ -101,7 +104,7 @@ def test_window_overlap_is_exact_and_wraps_around(size, step, extra, t):
 
 
 def test_a_window_comes_back_to_where_it_started():
-    stream = SlidingWindow([np.arange(12)], 4, 3)
+    stream = WindowStream([np.arange(12)], 4, 3)
     assert [stream.visit(0, t).key for t in range(6)] == [0, 3, 6, 9, 0, 3]
     assert stream.visit(0, 3).indices.tolist() == [9, 10, 11, 0]
     assert (stream.clients, stream.rounds, stream.persistent) == (1, None, True)
@@ -112,7 +115,7 @@ def test_a_window_comes_back_to_where_it_started():
 )
 def test_windows_that_cannot_be(size, step, words):
     with pytest.raises(SpecError, match=words):
-        SlidingWindow([np.arange(9), np.arange(5)], size, step)
+        WindowStream([np.arange(9), np.arange(5)], size, step)
 
 
 def test_stateless_clients_come_once_with_disjoint_data():
@@ -170,7 +173,7 @@ def test_one_shot_on_a_lasting_stream_ends():
 )
 def test_periods_show_exactly_the_rows_of_the_window(rows, rounds_per_period, window):
     client, period = np.array(rows, dtype=np.int64).reshape(-1, 2).T
-    stream = Periods(client, period, 3, 4, rounds_per_period, window)
+    stream = PeriodStream(client, period, 3, 4, rounds_per_period, window)
     assert stream.rounds == 4 * rounds_per_period
     for t in range(stream.rounds):
         now = t // rounds_per_period
@@ -185,12 +188,12 @@ def test_periods_show_exactly_the_rows_of_the_window(rows, rounds_per_period, wi
 
 
 def test_periods_list_old_rows_first():
-    stream = Periods(np.zeros(5, dtype=np.int64), np.array([1, 0, 1, 0, 2]), 1, 3, window=2)
+    stream = PeriodStream(np.zeros(5, dtype=np.int64), np.array([1, 0, 1, 0, 2]), 1, 3, window=2)
     assert stream.visit(0, 1).indices.tolist() == [1, 3, 0, 2]
 
 
 def test_periods_end_and_leave_out_clients_without_rows():
-    stream = Periods(np.array([0, 1, 1]), np.array([0, 0, 1]), 2, 3)
+    stream = PeriodStream(np.array([0, 1, 1]), np.array([0, 0, 1]), 2, 3)
     scenario = Scenario(stream, Everyone())
     assert (scenario.clients, scenario.rounds, scenario.persistent) == (2, 3, True)
     assert [list(scenario.at(t).visits) for t in range(-1, 5)] == [[], [0, 1], [1], [], [], []]
@@ -206,7 +209,7 @@ def test_periods_end_and_leave_out_clients_without_rows():
 )
 def test_rows_without_a_place_are_refused(client, period, words):
     with pytest.raises(DataError, match=words):
-        Periods(np.array(client), np.array(period), 2, 2)
+        PeriodStream(np.array(client), np.array(period), 2, 2)
 
 
 @pytest.mark.parametrize("changes", [{"window": 0}, {"rounds_per_period": 0}])

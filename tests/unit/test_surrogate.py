@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chronofed.surrogate import Pool, Quadratic, Surrogate, equal_weights
-from chronofed.types import Batch, Samples
+from chronofed.core.types import Batch, Samples
+from chronofed.methods.surrogate import Pool, Quadratic, Surrogate, equal_weights
 
 
 def samples(n: int, offset: int = 0) -> Samples:

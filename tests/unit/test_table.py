@@ -11,10 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chronofed.errors import DataError, SpecError
-from chronofed.seeds import numpy_generator
-from chronofed.tasks.periods import Period
-from chronofed.tasks.table import Table, held_out, prepared
+from chronofed.core.errors import DataError, SpecError
+from chronofed.core.seeds import numpy_generator
+from chronofed.data.periods import Period
+from chronofed.data.table import Table, held_out, prepared
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_singular_windows_are_windows():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"time": ""}, "Table.period: 'month' needs a time column; without one say '50 rows'"),
+        ({"time": ""}, "Table.period: 'month' needs a time column; without one use '50 rows'"),
         ({"features": ("a", "y")}, "Table.features: 'y' is the target"),
         ({"holdout": 1.5}, "Table.holdout"),
         ({"min_rows": 0}, "Table.min_rows"),
@@ -174,10 +174,10 @@ def test_settings_travel_through_a_specification():
 
 
 def test_period_must_fit_the_kind_of_time(load):
-    with refused("does not fit column 'time', which holds dates: say '50 days'", SpecError):
+    with refused("does not fit column 'time', which holds dates: use '50 days'", SpecError):
         load(DATES, period="50")
     for period in ("month", "10 days"):
-        with refused("does not fit column 'time', which holds numbers: say a window", SpecError):
+        with refused("does not fit column 'time', which holds numbers: use a window", SpecError):
             load(rows("a,1,0,1", "a,2,1,1"), period=period)
 
 
@@ -312,8 +312,8 @@ def test_groups_too_small_for_a_test_row_are_noted(load):
 @pytest.mark.parametrize(
     ("text", "settings", "message"),
     [
-        (rows(), {}, "no rows left to use: the file has none"),
-        (rows("a,1,,1"), {}, "no rows left to use: 1 rows left out: no y"),
+        (rows(), {}, "no rows left: the file has none"),
+        (rows("a,1,,1"), {}, "no rows left: 1 rows left out: no y"),
         (rows("a,1,0,1", "a,1,1,1"), {"min_rows": 3}, "2 rows left out: 1 client-periods below 3"),
         (rows("a,1,0,1", "a,1,0,1"), {}, "target 'y' has only one class, '0'"),
         (rows("a,1,0,1", "a,1,0.5,1"), {}, "row 3, column 'y': 0.5 is not a class"),
@@ -345,7 +345,7 @@ def test_relative_paths_count_from_the_folder_or_from_here(tmp_path, monkeypatch
     (tmp_path / "data.csv").write_text(DATES)
     monkeypatch.chdir(tmp_path)
     assert len(Table("data.csv").load(None, 0).train) == 6
-    assert len(Table(str(tmp_path / "data.csv")).load(Path("elsewhere"), 0).train) == 6
+    assert len(Table(str(tmp_path / "data.csv")).load(Path("remote"), 0).train) == 6
 
 
 # Clients and classes
@@ -385,7 +385,7 @@ def test_missing_numbers_become_the_mean_and_get_a_column():
     values = np.array([[1.0, 5.0], [np.nan, 5.0], [3.0, 7.0], [100.0, 6.0]])
     train = np.array([True, True, True, False])
     filled = prepared(values, train, standardise=False)
-    np.testing.assert_allclose(filled, [[1, 5, 0], [2, 5, 1], [3, 7, 0], [100, 6, 0]], strict=False)
+    np.testing.assert_allclose(filled, [[1, 5, 0], [2, 5, 1], [3, 7, 0], [100, 6, 0]])
     scaled = prepared(values, train, standardise=True)
     np.testing.assert_allclose(scaled[:, 0], [-1, 0, 1, 98], rtol=1e-6)
     np.testing.assert_array_equal(scaled[:, 2], [0, 1, 0, 0])
@@ -515,7 +515,7 @@ def real(name):
 
 
 def test_rain_in_australia():
-    table = Table("rain.csv", target="rain_tomorrow", client="station", time="date")
+    table = Table("rain.csv", target="rain_tomorrow", client="client_node", time="date")
     data = table.load(real("rain.csv"), 0)
     origin = data.origin
     assert (len(origin.clients), origin.clients[0]) == (49, "Adelaide")

@@ -15,7 +15,6 @@ from chronofed import (
     Exact,
     Fisher,
     Forget,
-    Fresh,
     Hutchinson,
     Linear,
     Merged,
@@ -24,19 +23,21 @@ from chronofed import (
     Optimal,
     ResNet18,
     SquaredGradient,
+    Stateless,
     Taylor,
     Uniform,
 )
-from chronofed.errors import SpecError
-from chronofed.experiments.reader import read
-from chronofed.experiments.spec import Experiment
-from chronofed.flat import take
-from chronofed.memories import Keepsake, Memory, Moment
-from chronofed.protocol import Order
-from chronofed.tasks.objective import TorchObjective
-from chronofed.traffic import Traffic
-from chronofed.types import Batch, Samples
-from chronofed.weights import Fixed, Timeline
+from chronofed.clients.messages import Order
+from chronofed.core.errors import SpecError
+from chronofed.core.flat import take
+from chronofed.core.spec_io import from_table
+from chronofed.core.types import Batch, Samples
+from chronofed.methods.memories import Memory, MemoryItem, Moment
+from chronofed.methods.memories.curvature import MeanLoss
+from chronofed.methods.weighting import Fixed, Timeline
+from chronofed.models.objective import TorchObjective
+from chronofed.runs.spec import Experiment
+from chronofed.training.traffic import Traffic
 
 EVERYTHING = {"*": 1.0}
 SPANS = (slice(1, 3), slice(3, 4))  # of 5 parameters
@@ -61,11 +62,11 @@ def record(g, h, w) -> dict[str, torch.Tensor]:
     }
 
 
-def keepsakes(count: int, clients: int = 4, seed: int = 0) -> tuple[Keepsake, ...]:
+def items(count: int, clients: int = 4, seed: int = 0) -> tuple[MemoryItem, ...]:
     """Records of so many clients, several a round, oldest first."""
     numbers = normal(count, 3, 3, seed=seed)
     return tuple(
-        Keepsake(k // clients, k % clients, 0, 10 + k, record(g, h.abs(), w))
+        MemoryItem(k // clients, k % clients, 0, 10 + k, record(g, h.abs(), w))
         for k, (g, h, w) in enumerate(numbers)
     )
 
@@ -93,7 +94,7 @@ def test_keeps_the_expansion_around_the_end_of_training(curvature):
     kept = observed(Taylor(curvature, EVERYTHING), one, data)
     w = one.flat.read()
     everything = (slice(0, len(w)),)
-    h = curvature.diagonal(one, w, data, everything, generator())
+    _, h = curvature.expand(MeanLoss(one, w, data, everything), generator())
     g = one.loss_gradient(w, Batch.mean(data), everything)
     assert torch.equal(kept["diagonal"], h)
     torch.testing.assert_close(kept["linear"] + h * w, g, rtol=0, atol=1e-14)
@@ -167,7 +168,7 @@ def test_a_model_in_which_nothing_matches_is_refused_with_its_names():
 
 def test_the_latest_records_stay_and_a_data_set_that_comes_back_adds_one():
     memory, kept = Taylor(buffer=40), ()
-    every = keepsakes(58, clients=7)  # all of the same data set of each client
+    every = items(58, clients=7)  # all of the same data set of each client
     for t in range(9):
         kept = memory.retain(kept, [k for k in every if k.round == t], generator())
         assert kept == every[: 7 * (t + 1)][-40:]
@@ -176,7 +177,7 @@ def test_the_latest_records_stay_and_a_data_set_that_comes_back_adds_one():
 
 def test_rounds_are_merged_by_the_mean_weighted_by_size():
     memory, kept = Taylor(buffer=2, unit="rounds"), ()
-    every = keepsakes(12, clients=3)
+    every = items(12, clients=3)
     for t in range(4):
         kept = memory.retain(kept, [k for k in every if k.round == t], generator())
     assert [k.round for k in kept] == [2, 3]
@@ -192,7 +193,7 @@ def test_rounds_are_merged_by_the_mean_weighted_by_size():
 
 
 def test_a_merged_round_counts_as_its_records_did():
-    every = keepsakes(12, clients=3)
+    every = items(12, clients=3)
     memory, kept = Taylor(unit="rounds"), ()
     for t in range(4):
         kept = memory.retain(kept, [k for k in every if k.round == t], generator())
@@ -224,9 +225,9 @@ def naive(kept, p_past, p_now, mode, present, w):
 @pytest.mark.parametrize("mode", ["theory", "practice"])
 @given(count=st.integers(1, 40), seed=st.integers(0, 999), fixed=st.floats(0, 0.9))
 def test_the_collapsed_sum_is_the_naive_one(mode, count, seed, fixed):
-    kept = keepsakes(count, seed=seed)
+    kept = items(count, seed=seed)
     w, present = normal(5, seed=seed + 1), normal(5, seed=seed + 2)
-    for weights in (Merged(), Fixed(fixed), Optimal(drift=1.0, loss=fixed)):
+    for weights in (Merged(), Fixed(fixed), Optimal(time_drift_sq=1.0, information_loss_sq=fixed)):
         surrogate = Taylor(mode=mode).recall(kept, weights, Moment(99, None, 30))
         assert surrogate.present == 1.0
         assert surrogate.replay is None
@@ -240,7 +241,7 @@ def test_the_collapsed_sum_is_the_naive_one(mode, count, seed, fixed):
 def test_by_hand():
     """One record, g = 3 + 2 (w - 1) on parameter 3 with strength 1; p = (1/4, 3/4)."""
     three, two = torch.full((3,), 3.0).double(), torch.full((3,), 2.0).double()
-    kept = (Keepsake(0, 0, 0, 10, record(three, two, torch.ones(3).double())),)
+    kept = (MemoryItem(0, 0, 0, 10, record(three, two, torch.ones(3).double())),)
     w = torch.tensor([9.0, 1.0, 9.0, 6.0, 9.0], dtype=torch.float64)
     grad = torch.full((5,), 8.0).double()
     Taylor().recall(kept, Fixed(0.75), Moment(1, None, 10)).add_gradient_(grad, w)
@@ -259,7 +260,7 @@ def test_weights_are_asked_about_what_is_recalled():
         asked.append(timeline)
         return Uniform()(timeline)
 
-    Taylor().recall(keepsakes(5, clients=2), weights, Moment(7, None, 33))
+    Taylor().recall(items(5, clients=2), weights, Moment(7, None, 33))
     (timeline,) = asked
     assert timeline.rounds == (0, 0, 1, 1, 2)
     assert timeline.sizes == (10, 11, 12, 13, 14)
@@ -270,8 +271,13 @@ def test_weights_are_asked_about_what_is_recalled():
 def test_no_past_or_one_without_weight_is_the_present_alone(mode):
     memory, moment = Taylor(mode=mode), Moment(3, None, 10)
     assert memory.recall((), Merged(), moment).quadratic is None
-    assert memory.recall(keepsakes(4), Fixed(1.0), moment).quadratic is None
-    assert memory.recall(keepsakes(4), Optimal(drift=0.0, loss=1.0), moment).quadratic is None
+    assert memory.recall(items(4), Fixed(1.0), moment).quadratic is None
+    assert (
+        memory.recall(
+            items(4), Optimal(time_drift_sq=0.0, information_loss_sq=1.0), moment
+        ).quadratic
+        is None
+    )
 
 
 def test_weights_of_both_signs():
@@ -280,7 +286,7 @@ def test_weights_of_both_signs():
     def signed(timeline):
         return np.array([0.5, -0.5, 1.0])
 
-    kept, moment = keepsakes(2), Moment(3, None, 10)
+    kept, moment = items(2), Moment(3, None, 10)
     theory = Taylor().recall(kept, signed, moment).quadratic
     assert theory.scale == (1.0, 1.0)
     difference = (kept[0].record["diagonal"] - kept[1].record["diagonal"])[2]
@@ -289,7 +295,7 @@ def test_weights_of_both_signs():
 
 
 def test_recalling_leaves_what_is_kept_alone():
-    kept = keepsakes(3)
+    kept = items(3)
     copies = [{name: t.clone() for name, t in k.record.items()} for k in kept]
     Taylor().recall(kept, Merged(), Moment(3, None, 10))
     for k, copy in zip(kept, copies, strict=True):
@@ -299,24 +305,24 @@ def test_recalling_leaves_what_is_kept_alone():
 def test_approximation_of_one_keepsake():
     g, h, w = normal(3, 3)
     params = normal(5, seed=4)
-    keepsake = Keepsake(0, 0, 0, 10, record(g, h, w))
-    spans, gradient = Taylor().approximate(None, params, keepsake)
+    item = MemoryItem(0, 0, 0, 10, record(g, h, w))
+    spans, gradient = Taylor().approximate(None, params, item)
     assert spans == SPANS
     torch.testing.assert_close(gradient, g + h * (take(params, SPANS) - w), rtol=0, atol=1e-14)
 
 
 def test_what_travels_does_not_grow_with_what_is_kept():
     def down(count: int) -> int:
-        past = Taylor().recall(keepsakes(count), Merged(), Moment(99, None, 10))
+        past = Taylor().recall(items(count), Merged(), Moment(99, None, 10))
         server = {"params": normal(5)}
         order = Order(99, 0, server, torch.empty(0), Merged(), past, None, 0)
-        return Traffic().after([order], []).down
+        return Traffic().after([order], []).down_bytes
 
     assert down(5) == down(40) == 5 * 8 + 2 * 3 * 8 + 2 * 3 * 8  # model, vectors, spans
 
 
 def test_orders_that_differ_are_counted_each_as_it_is():
-    past = Taylor().recall(keepsakes(5), Merged(), Moment(99, None, 10))
+    past = Taylor().recall(items(5), Merged(), Moment(99, None, 10))
     servers = {"params": normal(5)}, {"params": normal(7)}
     orders = [
         Order(0, client, server, torch.empty(buffers), Merged(), some, None, 0)
@@ -329,7 +335,7 @@ def test_orders_that_differ_are_counted_each_as_it_is():
             ]
         )
     ]
-    alone = [Traffic().after([order], []).down for order in orders]
+    alone = [Traffic().after([order], []).down_bytes for order in orders]
     assert alone == [40, 136, 56 + 12, 56]
     assert Traffic(1, 2).after(orders + orders, []) == Traffic(1 + 2 * sum(alone), 2)
 
@@ -342,10 +348,10 @@ def exactly(a, b) -> bool:
 
 
 def test_serves_clients_that_never_come_back(train_for, data):
-    world = Fresh(clients=3, subsets=6, client_alpha=1.0).on(data, seed=0)
+    world = Stateless(clients=3, subsets=6, client_alpha=1.0).on(data, seed=0)
     method = Method(memory=Taylor(), weights=Uniform())
     last = train_for(method, 15, scenario=world)
-    assert last.lockers == {}
+    assert last.client_states == {}
     assert len(last.past) == 40
     assert [k.round for k in last.past] == sorted(r for r in range(15) for _ in range(3))[-40:]
     assert not exactly(last, train_for(Method(), 15, scenario=world))
@@ -355,7 +361,7 @@ def test_serves_clients_that_never_come_back(train_for, data):
 
 def test_the_order_is_as_large_with_forty_records_as_with_four(train_for):
     method = Method(memory=Taylor())
-    down = [train_for(method, t).traffic.down for t in (1, 2, 3, 10, 11)]
+    down = [train_for(method, t).traffic.down_bytes for t in (1, 2, 3, 10, 11)]
     first, second = down[0], down[1] - down[0]
     assert second == first + 4 * (2 * 18 * 4 + 24)  # 4 clients, two vectors of 18 floats, one span
     assert down[2] - down[1] == down[4] - down[3] == second
@@ -381,19 +387,21 @@ def test_no_strength_is_fedavg(train_for):
     ],
     ids=str,
 )
-def test_every_setting_changes_the_result_and_learns(changed, train_for, task):
-    method = Method(memory=Taylor(**changed), weights=Optimal(drift=1.0, loss=0.5))
+def test_every_setting_changes_the_result_and_learns(changed, train_for, straight, task):
+    method = Method(
+        memory=Taylor(**changed), weights=Optimal(time_drift_sq=1.0, information_loss_sq=0.5)
+    )
     last = train_for(method, 12)
-    assert not exactly(last, train_for(Method(memory=Taylor(), weights=method.weights), 12))
+    assert not exactly(last, straight(Method(memory=Taylor(), weights=method.weights), 12))
     score = task.score(task.objective(), last.params, last.buffers, task.data.test)
     assert score.accuracy > 0.75
 
 
 def test_strengths_above_one_are_for_practice():
     """Where n expansions of strength n count as their sum."""
-    few, n = keepsakes(3), 3
+    few, n = items(3), 3
     sums = [
-        Keepsake(k.round, k.client, k.key, 10, {**k.record, "strength": n * k.record["strength"]})
+        MemoryItem(k.round, k.client, k.key, 10, {**k.record, "strength": n * k.record["strength"]})
         for k in few
     ]
     got = Taylor(mode="practice").recall(tuple(sums), Uniform(), Moment(9, None, 10)).quadratic
@@ -402,7 +410,7 @@ def test_strengths_above_one_are_for_practice():
         want = parts * sum(k.record[name] for k in few)
         torch.testing.assert_close(getattr(got, name), want, rtol=0, atol=1e-14)
     assert Taylor(mode="practice", layers={"*": 40.0}).layers == {"*": 40.0}
-    with pytest.raises(ValueError, match=r"Taylor.layers: strengths above 1 are for mode = 'pract"):
+    with pytest.raises(ValueError, match=r"Taylor.layers: strengths above 1 need mode = 'pract"):
         Taylor(layers={"fc.*": 1.5})
 
 
@@ -441,14 +449,14 @@ def test_reads_from_a_specification_and_back():
         "layers": {"head.*": 1, "*": 0.5},
         "unit": "rounds",
     }
-    experiment = read({"method": {"memory": memory}}, Experiment)
+    experiment = from_table({"method": {"memory": memory}}, Experiment)
     want = Taylor(Hutchinson(5), {"head.*": 1.0, "*": 0.5}, unit="rounds")
     assert experiment.method.memory == want
-    again = read(tomllib.loads(experiment.resolved()), Experiment)
+    again = from_table(tomllib.loads(experiment.resolved()), Experiment)
     assert again == experiment
     assert list(again.method.memory.layers) == ["head.*", "*"]  # in order: the first match counts
     with pytest.raises(SpecError, match=r"method.memory.curvature.kind: .* did you mean 'fisher'"):
-        read({"method": {"memory": {**memory, "curvature": {"kind": "fischer"}}}}, Experiment)
+        from_table({"method": {"memory": {**memory, "curvature": {"kind": "fischer"}}}}, Experiment)
 
 
 # --- measured on a part of the samples, and without a backward pass where only the last layer counts

@@ -5,7 +5,7 @@ import tomllib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chronofed.experiments.toml import dumps
+from chronofed.core.toml import dumps
 
 keys = st.text(min_size=1, max_size=6)
 scalars = st.one_of(

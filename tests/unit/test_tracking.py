@@ -1,4 +1,4 @@
-"""Others are told of a run, and cannot disturb it."""
+"""Trackers receive every evaluation and cannot disturb the run."""
 
 import sys
 import types
@@ -6,11 +6,11 @@ import types
 import pytest
 
 from chronofed import Experiment, Linear, Train
-from chronofed.errors import DivergedError, MissingExtraError, SpecError
-from chronofed.experiments import runner, spec
-from chronofed.experiments.tracking import Tracker, find_tracker
-from chronofed.metrics.evaluation import Evaluate
-from chronofed.records import RunDirectory
+from chronofed.core.errors import DivergedError, MissingExtraError, SpecError
+from chronofed.runs import RunDirectory, runner, spec
+from chronofed.runs.built import build
+from chronofed.runs.tracking import Tracker, find_tracker
+from chronofed.training.evaluation import Evaluate
 
 EVALUATE = Evaluate(every=2, seen=0, periods="off")
 
@@ -18,7 +18,7 @@ EVALUATE = Evaluate(every=2, seen=0, periods="off")
 class Notes:
     """A tracker that only takes notes."""
 
-    heard: list = []  # noqa: RUF012 - of all of them
+    heard: list = []
 
     def start(self, run):
         self.heard.append(("start", run.name, run.round, run.rounds, run.spec["train"]["steps"]))
@@ -55,9 +55,9 @@ def experiment(track, rounds=4, **more):
     )
 
 
-def test_a_tracker_hears_of_everything(tmp_path, module):
-    run = runner.start(experiment("own_trackers:Notes"), tmp_path / "run")
-    summary = runner.proceed(run)
+def test_a_tracker_receives_everything(tmp_path, module):
+    run = runner.create(build(experiment("own_trackers:Notes")), tmp_path / "run")
+    summary = runner.resume(run)
     history = run.history()
     assert Notes.heard == [
         ("start", "run-s0", 0, 4, 1),
@@ -71,27 +71,27 @@ def test_a_tracker_hears_of_everything(tmp_path, module):
 def test_a_tracker_changes_neither_the_result_nor_the_fingerprint(tmp_path, module):
     records = []
     for name in (None, "own_trackers:Notes", "own_trackers:Faulty"):
-        run = runner.start(experiment(name), tmp_path / str(name))
-        runner.proceed(run)
+        run = runner.create(build(experiment(name)), tmp_path / str(name))
+        runner.resume(run)
         records.append((run.path / "metrics.jsonl").read_bytes())
     assert records[0] == records[1] == records[2]
     assert experiment(None).fingerprint() == experiment("own_trackers:Notes").fingerprint()
 
 
-def test_a_failure_is_said_once_and_the_run_goes_on(tmp_path, module):
-    said = []
-    run = runner.start(experiment("own_trackers:Faulty"), tmp_path / "run")
-    runner.proceed(run, say=said.append)
+def test_a_failure_is_logged_once_and_the_run_continues(tmp_path, module, caplog):
+    run = runner.create(build(experiment("own_trackers:Faulty")), tmp_path / "run")
+    runner.resume(run)
     assert run.state == "finished"
-    assert said == [
-        "track: Faulty failed (OSError('the network is down')); the run goes on without it"
+    assert caplog.messages == [
+        "track: Faulty failed (OSError('the network is down')); the run continues without it"
     ]
     assert [entry[0] for entry in Notes.heard] == ["start"]
 
 
-def test_a_run_that_goes_on_says_from_where(tmp_path, module):
-    run = runner.start(
-        experiment("own_trackers:Notes", checkpoint=spec.Checkpoint(every=2)), tmp_path / "run"
+def test_a_resumed_run_tells_the_tracker_its_round(tmp_path, module):
+    run = runner.create(
+        build(experiment("own_trackers:Notes", checkpoint=spec.Checkpoint(every=2))),
+        tmp_path / "run",
     )
 
     def stop(progress):
@@ -99,9 +99,9 @@ def test_a_run_that_goes_on_says_from_where(tmp_path, module):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        runner.proceed(run, watch=stop)
+        runner.resume(run, on_round=stop)
     Notes.heard.clear()
-    runner.proceed(RunDirectory.open(run.path))
+    runner.resume(RunDirectory.open(run.path))
     assert [entry[:1] + entry[2:3] for entry in Notes.heard[:1]] == [("start", 2)]
     assert [entry[1] for entry in Notes.heard if entry[0] == "log"] == [4]
 
@@ -117,7 +117,7 @@ def test_a_run_that_goes_on_says_from_where(tmp_path, module):
 )
 def test_what_cannot_track_is_refused_before_anything_is_written(tmp_path, module, name, words):
     with pytest.raises(SpecError, match=words):
-        runner.start(experiment(name), tmp_path / "run")
+        runner.create(build(experiment(name)), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -133,8 +133,8 @@ def test_tensorboard_gets_every_measure(tmp_path):
     pytest.importorskip("tensorboard", reason="needs the extra 'track'")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    run = runner.start(experiment("tensorboard"), tmp_path / "run")
-    runner.proceed(run)
+    run = runner.create(build(experiment("tensorboard")), tmp_path / "run")
+    runner.resume(run)
     events = EventAccumulator(str(run.path / "tensorboard"))
     events.Reload()
     history = run.history()
@@ -143,13 +143,13 @@ def test_tensorboard_gets_every_measure(tmp_path):
         assert (event.step, event.value) == (line["round"], pytest.approx(line["test_accuracy"]))
 
 
-def test_a_failed_run_says_why_until_it_is_resumed(tmp_path):
-    run = runner.start(Experiment(rounds=3, train=Train(lr=1e30)), tmp_path / "run")
+def test_a_failed_run_records_why_until_it_is_resumed(tmp_path):
+    run = runner.create(build(Experiment(rounds=3, train=Train(lr=1e30))), tmp_path / "run")
     with pytest.raises(DivergedError):
-        runner.proceed(run)
+        runner.resume(run)
     assert run.state == "failed"
     assert "no longer finite" in run.failure()
     with run.lock():
         assert run.state == "running"
-    run.begin()
+    run.clear_failure()
     assert (run.state, run.failure()) == ("stopped", "")

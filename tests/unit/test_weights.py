@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chronofed import Merged, Optimal, Uniform
-from chronofed.weights import Timeline
+from chronofed.methods.weighting import Timeline
 
 squares = st.floats(0, 1e6)
 
@@ -50,7 +50,7 @@ def test_optimal_minimises_the_variance_bound(drift, loss, shift):
 
 
 def test_first_row_of_the_papers_table():
-    p = Optimal(drift=2.0, loss=1.0)(timeline(3))
+    p = Optimal(time_drift_sq=2.0, information_loss_sq=1.0)(timeline(3))
     np.testing.assert_allclose(p, [0.1818, 0.1818, 0.1818, 0.4545], atol=5e-5)
 
 
@@ -76,5 +76,5 @@ def test_without_a_past_the_present_is_everything(weights):
 
 
 def test_out_of_range_is_refused():
-    with pytest.raises(ValueError, match=r"Optimal.drift: Expected `float` >= 0.0, not -1"):
+    with pytest.raises(ValueError, match=r"Optimal.time_drift_sq: Expected `float` >= 0.0, not -1"):
         Optimal(-1.0, 0.0)

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import chronofed.weights
-from chronofed.errors import SpecError
-from chronofed.experiments.reader import read
-from chronofed.weights import (
+import chronofed.methods.weighting
+from chronofed.core.errors import SpecError
+from chronofed.core.spec_io import from_table
+from chronofed.methods.optimal_weights import quadratic_program
+from chronofed.methods.weighting import (
     Bounded,
     Correlated,
     Covariance,
@@ -22,7 +23,6 @@ from chronofed.weights import (
     covariance,
     minimise,
     optimal,
-    quadratic,
 )
 
 positive = st.floats(0.01, 100)
@@ -39,7 +39,7 @@ def brute_force(q):
         for support in itertools.combinations(range(len(q)), size):
             part = q[np.ix_(support, support)]
             system = np.block([[part, np.ones((size, 1))], [np.ones((1, size)), np.zeros((1, 1))]])
-            p = np.linalg.lstsq(system, np.eye(size + 1)[-1])[0][:-1]
+            p = np.linalg.lstsq(system, np.eye(size + 1)[-1], rcond=None)[0][:-1]
             if p.min() > -1e-9 and abs(p.sum() - 1) < 1e-9:
                 best = min(best, p @ part @ p)
     return best
@@ -113,16 +113,18 @@ def test_rounds_that_were_dropped_too_early_come_back(q):
     p, variance = minimise(q)
     assert variance == pytest.approx(brute_force(q), rel=1e-12)
     assert_optimal(q, p, nonnegative=True)
-    greedy = quadratic._feasible(q, minimise(q, nonnegative=False)[0])
+    greedy = quadratic_program._feasible(q, minimise(q, nonnegative=False)[0])
     assert greedy @ q @ greedy > variance + 0.01
 
 
 def test_weights_that_are_not_optimal_are_not_certified(monkeypatch):
-    quadratic._certify(np.eye(2), np.array([0.5, 0.5]))
+    quadratic_program._certify(np.eye(2), np.array([0.5, 0.5]))
     for wrong in ([0.6, 0.4], [1.0, 0.0]):
         with pytest.raises(ArithmeticError, match="weights are not optimal"):
-            quadratic._certify(np.eye(2), np.array(wrong))
-    monkeypatch.setattr(quadratic, "_improving", lambda *_: None)  # a search that stops too early
+            quadratic_program._certify(np.eye(2), np.array(wrong))
+    monkeypatch.setattr(
+        quadratic_program, "_improving", lambda *_: None
+    )  # a search that stops too early
     with pytest.raises(ArithmeticError, match="weights are not optimal"):
         minimise(HARD[0])
 
@@ -242,14 +244,14 @@ def test_a_single_round_has_all_the_weight():
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ((3, -1.0, 1.0, 0.5), "drift: expected a finite number >= 0, not -1"),
-        ((3, 1.0, np.inf, 0.5), "loss: expected a finite number >= 0, not inf"),
+        ((3, -1.0, 1.0, 0.5), "time_drift_sq: expected a finite number >= 0, not -1"),
+        ((3, 1.0, np.inf, 0.5), "information_loss_sq: expected a finite number >= 0, not inf"),
         ((3, 1.0, 1.0, 1.0), "correlation: expected a number >= 0 and < 1, not 1"),
         ((3, 1.0, 1.0, -0.1), "correlation"),
         ((3, 1.0, 1.0, np.nan), "correlation"),
-        ((0, 1.0, 1.0, 0.5), "rounds: expected the present at least, not 0"),
-        (([], 1.0, 1.0, 0.5), "rounds: expected the present at least"),
-        (([0, 2, 2], 1.0, 1.0, 0.5), r"rounds: expected them ascending.*not \[0, 2, 2\]"),
+        ((0, 1.0, 1.0, 0.5), "rounds: expected at least the present, not 0"),
+        (([], 1.0, 1.0, 0.5), "rounds: expected at least the present"),
+        (([0, 2, 2], 1.0, 1.0, 0.5), r"rounds: expected ascending rounds.*not \[0, 2, 2\]"),
     ],
 )
 def test_functions_refuse_what_makes_no_sense(arguments, complaint):
@@ -279,12 +281,12 @@ def test_data_sets_of_one_round_share_its_weight(sign):
 @pytest.mark.parametrize("sign", [True, False])
 def test_correlated_with_clients_that_never_come_back(sign):
     rounds = (0, 1, 1, 3, 4)
-    p = Correlated(1.0, 2.0, 0.7, sign, client_drift=0.6, cohort=3)(timeline(*rounds, now=5))
+    p = Correlated(1.0, 2.0, 0.7, sign, client_drift_sq=0.6, cohort=3)(timeline(*rounds, now=5))
     q = covariance([*rounds, 5], 1.0 / 3, 2.0, 0.7) + 0.2 * np.eye(6)
     assert_optimal(q, p, nonnegative=sign, tolerance=1e-13)
     assert (p.min() < 0) is not sign
-    independent = Correlated(1.0, 2.0, 0.0, sign, client_drift=0.6, cohort=3)
-    want = Optimal(1.0, 2.0, client_drift=0.6, cohort=3)
+    independent = Correlated(1.0, 2.0, 0.0, sign, client_drift_sq=0.6, cohort=3)
+    want = Optimal(1.0, 2.0, client_drift_sq=0.6, cohort=3)
     np.testing.assert_allclose(
         independent(timeline(0, 2, now=4)), want(timeline(0, 2, now=4)), rtol=1e-13
     )
@@ -300,10 +302,10 @@ SEASONS = ((2.0, 0.1, 1.5), (0.1, 2.0, 0.2), (1.5, 0.2, 2.0))
 
 
 def test_covariance_counts_from_the_present():
-    p = Covariance(SEASONS, loss=0.3)(timeline(2, 9, now=30))
+    p = Covariance(SEASONS, information_loss_sq=0.3)(timeline(2, 9, now=30))
     latest_first = np.array(SEASONS) + 0.3 * np.outer([0, 1, 1], [0, 1, 1])
     assert_optimal(latest_first, p[::-1], nonnegative=True, tolerance=1e-14)
-    p = Covariance(SEASONS, loss=0.3)(timeline(2, now=30))
+    p = Covariance(SEASONS, information_loss_sq=0.3)(timeline(2, now=30))
     assert_optimal(np.array([[2.0, 0.1], [0.1, 2.3]]), p[::-1], True, tolerance=1e-14)
 
 
@@ -326,9 +328,7 @@ def test_covariance_without_drift_leaves_the_present_alone():
 
 
 def test_covariance_that_is_too_small_says_so():
-    with pytest.raises(
-        SpecError, match=r"matrix: has 3 rows, but in round 8 there are 4 data sets"
-    ):
+    with pytest.raises(SpecError, match=r"matrix: has 3 rows, but round 8 has 4 data sets"):
         Covariance(SEASONS, 0.3)(timeline(0, 1, 2, now=8))
 
 
@@ -359,12 +359,18 @@ def test_covariance_checks_its_matrix(matrix, complaint):
             r"Correlated.correlation: Expected `float` < 1.0, not 1",
         ),
         (lambda: Correlated(1.0, 1.0, -0.1), r"Correlated.correlation: Expected `float` >= 0.0"),
-        (lambda: Correlated(1.0, np.inf, 0.1), r"Correlated.loss: Expected `float` <= 1e\+300"),
-        (lambda: Optimal(1.0, 1.0, client_drift=-1.0), r"Optimal.client_drift: Expected"),
+        (
+            lambda: Correlated(1.0, np.inf, 0.1),
+            r"Correlated.information_loss_sq: Expected `float` <= 1e\+300",
+        ),
+        (lambda: Optimal(1.0, 1.0, client_drift_sq=-1.0), r"Optimal.client_drift_sq: Expected"),
         (lambda: Optimal(1.0, 1.0, cohort=0), r"Optimal.cohort: Expected `int` >= 1"),
         (lambda: Bounded(1.0, 1.0, -1.0), r"Bounded.covariance: Expected `float` >= 0.0"),
-        (lambda: Bounded(np.nan, 1.0, 1.0), r"Bounded.drift: Expected `float` >= 0.0"),
-        (lambda: Covariance(SEASONS, -1.0), r"Covariance.loss: Expected `float` >= 0.0"),
+        (lambda: Bounded(np.nan, 1.0, 1.0), r"Bounded.time_drift_sq: Expected `float` >= 0.0"),
+        (
+            lambda: Covariance(SEASONS, -1.0),
+            r"Covariance.information_loss_sq: Expected `float` >= 0.0",
+        ),
     ],
 )
 def test_settings_out_of_range_are_refused(make, complaint):
@@ -378,17 +384,23 @@ def test_variants_are_keywords_only():
 
 
 def test_in_a_specification():
-    plain = {"kind": "covariance", "matrix": [[1, 0.5], [0.5, 1]], "loss": 0.1}
-    assert read(plain, RoundWeights) == Covariance(((1, 0.5), (0.5, 1)), 0.1)
-    fading = {"kind": "correlated", "drift": 1, "loss": 2, "correlation": 0.5, "cohort": 3}
-    assert read(fading, RoundWeights) == Correlated(1, 2, 0.5, cohort=3)
-    bounded = {"kind": "bounded", "drift": 1, "loss": 2, "covariance": 0.5}
-    assert read(bounded, RoundWeights) == Bounded(1, 2, 0.5)
+    plain = {"kind": "covariance", "matrix": [[1, 0.5], [0.5, 1]], "information_loss_sq": 0.1}
+    assert from_table(plain, RoundWeights) == Covariance(((1, 0.5), (0.5, 1)), 0.1)
+    fading = {
+        "kind": "correlated",
+        "time_drift_sq": 1,
+        "information_loss_sq": 2,
+        "correlation": 0.5,
+        "cohort": 3,
+    }
+    assert from_table(fading, RoundWeights) == Correlated(1, 2, 0.5, cohort=3)
+    bounded = {"kind": "bounded", "time_drift_sq": 1, "information_loss_sq": 2, "covariance": 0.5}
+    assert from_table(bounded, RoundWeights) == Bounded(1, 2, 0.5)
     with pytest.raises(SpecError, match="eigenvalue"):
-        read(plain | {"matrix": [[1, 2], [2, 1]]}, RoundWeights, "method.weights")
+        from_table(plain | {"matrix": [[1, 2], [2, 1]]}, RoundWeights, "method.weights")
 
 
 def test_the_function_is_not_hidden_by_the_module_of_its_name():
-    module = importlib.import_module("chronofed.weights.optimal")
-    assert chronofed.weights.optimal is module.optimal
-    assert module.Optimal is chronofed.weights.Optimal
+    module = importlib.import_module("chronofed.methods.weighting.optimal")
+    assert chronofed.methods.weighting.optimal is module.optimal
+    assert module.Optimal is chronofed.methods.weighting.Optimal

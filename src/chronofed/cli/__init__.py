@@ -1,5 +1,1 @@
-"""The command line: a thin layer over the library."""
-
-from chronofed.cli.main import main
-
-__all__ = ["main"]
+"""The command line: one module a command, each with its arguments and its run."""

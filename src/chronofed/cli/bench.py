@@ -1,31 +1,50 @@
 """The command ``chronofed bench``."""
 
-import json
 import os
-import random
-import statistics
-import subprocess
 import sys
-from argparse import Namespace
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Any
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
+from chronofed.cli.options import add_json, add_workers, check_counts
 from chronofed.cli.output import emit, emit_json, note
-from chronofed.errors import ChronofedError, SpecError
-from chronofed.experiments.bench import WORKLOADS, peak
+from chronofed.core.errors import ChronofedError, SpecError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+GROUP = "this machine"
+HELP = "time rounds of fixed workloads on every engine"
 
 
-def main(options: Namespace) -> int:
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    every = ["A", "B", "C", "R"]
+    text = "A, B, C or R (default: all)"
+    parser.add_argument("workloads", nargs="*", default=every, metavar="WORKLOAD", help=text)
+    parser.add_argument(
+        "--engines",
+        nargs="+",
+        metavar="ENGINE",
+        help="engines to time, by name or package.module:Class (default: all)",
+    )
+    add_workers(parser, "one for each core")
+    text = "rounds to time on each engine (default 7)"
+    parser.add_argument("--rounds", type=int, default=7, metavar="N", help=text)
+    add_json(parser)
+
+
+def run(options: Namespace) -> int:
     """Time rounds of fixed workloads on every engine, interleaved."""
-    if options.rounds < 1:
-        raise SpecError(f"--rounds: expected a number >= 1, not {options.rounds}")
+    check_counts(options, "rounds", "workers")
+    from chronofed.engines.auto import check_name
+    from chronofed.studies.bench import WORKLOADS, peak
+
     names = [name.upper() for name in options.workloads]
     for name in names:
         if name not in WORKLOADS:
             raise SpecError(f"unknown workload {name!r}; known: {', '.join(WORKLOADS)}")
+    for engine in options.engines or ():
+        check_name(engine)
     workers = options.workers or len(os.sched_getaffinity(0))
     best = peak(workers)
     found = [row for name in names for row in _measure(name, options, best)]
@@ -33,23 +52,25 @@ def main(options: Namespace) -> int:
         emit_json({"peak_gflops": best / 1e9, "workers": workers, "results": found})
         return 0
     emit(_table(found))
-    note(f"the fastest matrix product with {workers} threads: {best / 1e9:.0f} GFLOP/s")
+    note(f"fastest matrix product with {workers} threads: {best / 1e9:.0f} GFLOP/s")
     return 0
 
 
-@dataclass
-class _Contestant:
-    """A process that runs a round when it is told to."""
+class _Process:
+    """A process that runs a round on request."""
 
-    engine: str
-    command: list[str]
-    about: str = ""
-    seconds: list[float] = field(default_factory=list)
-    memory: float = 0.0
+    def __init__(self, engine: str, command: list[str]) -> None:
+        self.engine = engine
+        self.about = ""
+        self.seconds: list[float] = []
+        self.memory_mb = 0.0
+        self._command = command
 
-    def __enter__(self) -> "_Contestant":
+    def __enter__(self) -> "_Process":
+        import subprocess
+
         self._process = subprocess.Popen(
-            self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.about = self._answer()["engine"]
         return self
@@ -63,50 +84,65 @@ class _Contestant:
         self._process.stdin.flush()
         answer = self._answer()
         self.seconds.append(answer["seconds"])
-        self.memory = max(self.memory, answer["memory"])
+        self.memory_mb = max(self.memory_mb, answer["memory_mb"])
 
     def _answer(self) -> dict[str, Any]:
+        import json
+
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise ChronofedError(f"bench: the process of engine {self.engine} ended; see above")
+            raise ChronofedError(
+                f"bench: the process of engine {self.engine} died; see its output above"
+            )
         answer: dict[str, Any] = json.loads(line)
         return answer
 
 
 def _measure(name: str, options: Namespace, best: float) -> list[dict[str, Any]]:
-    """All engines on one workload: they sit ready side by side and take turns."""
-    program = [sys.executable, "-m", "chronofed.experiments.bench", name]
+    """Start all engines on one workload and let them take turns, in random order."""
+    import random
+    from contextlib import ExitStack
+
+    from chronofed.engines.auto import AUTO, ENGINES
+
+    program = [sys.executable, "-m", "chronofed.studies.bench", name]
     with ExitStack() as stack:
-        everybody = [
-            stack.enter_context(_Contestant(engine, [*program, engine, str(options.workers or 0)]))
-            for engine in options.engines
+        processes = [
+            stack.enter_context(_Process(engine, [*program, engine, str(options.workers or 0)]))
+            for engine in options.engines or (AUTO, *ENGINES)
             if engine != "batched" or name in ("A", "B")
         ]
         order = random.Random(0)
         for _ in range(options.rounds):
-            for contestant in order.sample(everybody, len(everybody)):
-                contestant.round()
-    return [_row(name, contestant, best) for contestant in everybody]
+            for process in order.sample(processes, len(processes)):
+                process.round()
+    return [_row(name, process, best) for process in processes]
 
 
-def _row(name: str, contestant: _Contestant, best: float) -> dict[str, Any]:
-    work, seconds = WORKLOADS[name], statistics.median(contestant.seconds)
+def _row(name: str, process: _Process, best: float) -> dict[str, Any]:
+    import statistics
+
+    from chronofed.studies.bench import WORKLOADS
+
+    work, seconds = WORKLOADS[name], statistics.median(process.seconds)
     return {
         "workload": name,
         "about": work.about,
-        "engine": contestant.engine,
-        "chosen": contestant.about,
+        "engine": process.engine,
+        "chosen": process.about,
         "seconds": seconds,
-        "fastest": min(contestant.seconds),
-        "slowest": max(contestant.seconds),
+        "fastest": min(process.seconds),
+        "slowest": max(process.seconds),
         "samples_per_second": work.samples * work.cohort / seconds,
         "share_of_peak": work.operations() / seconds / best,
-        "memory_mb": contestant.memory,
+        "memory_mb": process.memory_mb,
     }
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
+def _table(rows: list[dict[str, Any]]) -> "Table":
+    from rich.table import Table
+
     table = Table(title="One FedAvg round", title_justify="left", header_style="bold")
     table.add_column("workload")
     table.add_column("engine")

@@ -1,16 +1,34 @@
 """The command ``chronofed compare``."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from chronofed.cli.options import add_json, add_runs
 from chronofed.cli.output import emit, emit_json, note, width
-from chronofed.reports.html import write_report
-from chronofed.reports.sparks import curves
-from chronofed.reports.terminal import comparison
-from chronofed.reports.view import Group, RunView, find_runs, groups
+
+if TYPE_CHECKING:
+    from chronofed.reports.runs import Group
+
+GROUP = "results"
+HELP = "compare runs in a table with small curves"
 
 
-def main(options: Namespace) -> int:
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_runs(parser)
+    text = "also write a page with curves"
+    parser.add_argument("--html", type=Path, metavar="FILE", help=text)
+    add_json(parser)
+
+
+def run(options: Namespace) -> int:
     """Compare runs in a table with small curves, and in a report if asked for."""
+    from chronofed.reports.runs import RunView, find_runs, groups
+    from chronofed.reports.terminal.comparison import comparison
+    from chronofed.reports.terminal.sparklines import curves
+    from chronofed.reports.web.page import write_report
+
     found = groups([RunView.read(path) for path in find_runs(options.runs)])
     if options.html:
         write_report(found, options.html, title="Comparison of runs")
@@ -26,8 +44,8 @@ def main(options: Namespace) -> int:
     return 0
 
 
-def as_json(group: Group) -> dict[str, object]:
-    """A group for a script: every run's own numbers, and means over runs."""
+def as_json(group: "Group") -> dict[str, object]:
+    """Return a group for a script: the numbers of every run, and means over runs."""
     keys = sorted({key for run in group.runs for key in run.summary})
     statistics = {key: group.mean_and_deviation(key) for key in keys}
     return {

@@ -1,28 +1,46 @@
 """The command ``chronofed data``."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-
+from chronofed.cli.options import add_data, add_json, add_quiet
 from chronofed.cli.output import emit, emit_json, note
-from chronofed.errors import DataError, SpecError
-from chronofed.tasks import download, library
+from chronofed.core.errors import DataError, SpecError
+
+if TYPE_CHECKING:
+    from chronofed.data import download
+
+GROUP = "settings and data"
+HELP = "list, find or download data sets"
 
 
-def main(options: Namespace) -> int:
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    text = "list all, download one, or print where one is"
+    parser.add_argument("action", choices=("list", "get", "where"), help=text)
+    parser.add_argument("name", nargs="?", metavar="NAME", help="data set (for get and where)")
+    for add in (add_data, add_quiet, add_json):
+        add(parser)
+
+
+def run(options: Namespace) -> int:
     """List, find or download data sets."""
+    from chronofed.data import registry
+
     action = {"list": _list, "get": _get, "where": _where}[options.action]
     if options.action == "get" and options.name is None:
-        msg = f"data get: which one? known are {', '.join(library.CATALOGUE)}"
+        msg = f"data get: name a data set; known: {', '.join(registry.CATALOGUE)}"
         raise SpecError(msg)
     return action(options)
 
 
 def _list(options: Namespace) -> int:
+    from rich.table import Table
+
+    from chronofed.data import registry
+
     rows = [
         {
             "name": entry.name,
@@ -31,9 +49,9 @@ def _list(options: Namespace) -> int:
             "test": entry.test,
             "shape": list(entry.shape),
             "licence": entry.licence,
-            "found": str(library.locate(entry.name, options.data) or ""),
+            "found": str(registry.locate(entry.name, options.data) or ""),
         }
-        for entry in library.CATALOGUE.values()
+        for entry in registry.CATALOGUE.values()
     ]
     if options.json:
         emit_json(rows)
@@ -47,6 +65,8 @@ def _list(options: Namespace) -> int:
 
 
 def _get(options: Namespace) -> int:
+    from chronofed.data import download
+
     with _bars(options.quiet or options.json) as progress:
         path = download.get(options.name, options.data, progress)
     if options.json:
@@ -58,14 +78,16 @@ def _get(options: Namespace) -> int:
 
 def _where(options: Namespace) -> int:
     """Print where a data set is, or the folders that are searched."""
+    from chronofed.data import registry
+
     if options.name is None:
-        found = [str(folder) for folder in library.folders(options.data)]
+        found = [str(folder) for folder in registry.folders(options.data)]
     else:
-        path = library.locate(options.name, options.data)
+        path = registry.locate(options.name, options.data)
         if path is None:
-            entry = library.find(options.name)
+            entry = registry.find(options.name)
             msg = (
-                f"{options.name} is not here; online: chronofed data get {options.name}; "
+                f"{options.name} is not on this machine; online: chronofed data get {options.name}; "
                 f"offline: {entry.offline}"
             )
             raise DataError(msg)
@@ -78,7 +100,10 @@ def _where(options: Namespace) -> int:
 
 
 @contextmanager
-def _bars(quiet: bool) -> Iterator[download.Progress]:
+def _bars(quiet: bool) -> "Iterator[download.Progress]":
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),

@@ -1,70 +1,67 @@
 """The command ``chronofed demo``."""
 
 import time
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from chronofed.backbones import FedAvg
-from chronofed.cli.compare import as_json
+from chronofed.cli.options import add_json, add_quiet, check_counts
 from chronofed.cli.output import emit, emit_json, note, width
-from chronofed.cli.progress import progress
-from chronofed.engines.base import usable_cores
-from chronofed.errors import ChronofedError
-from chronofed.experiments import runner
-from chronofed.experiments.grid import proceed_all
-from chronofed.experiments.spec import Checkpoint, Experiment
-from chronofed.local import Train
-from chronofed.memories import CoreSet, Forget
-from chronofed.metrics.evaluation import Evaluate
-from chronofed.protocol import Method
-from chronofed.reports.html import write_report
-from chronofed.reports.terminal import comparison
-from chronofed.reports.view import RunView, groups
-from chronofed.scenarios import Subsets
+from chronofed.core.errors import ChronofedError
+
+if TYPE_CHECKING:
+    from chronofed.runs.spec import Experiment
+
+GROUP = "experiments"
+HELP = "compare FedAvg with CFL-Core-Set on embedded data"
 
 ROUNDS = 100
-METHODS = {
-    "FedAvg": Method(FedAvg(), Forget()),
-    "CFL-Core-Set": Method(FedAvg(), CoreSet(size=20)),
-}
+SEEDS = 3
 TITLE = "FedAvg and CFL-Core-Set on clients whose data keep changing"
 
 
-def experiments(rounds: int, seeds: int) -> list[Experiment]:
-    """Both methods on the paper's scenario, at the size of the embedded data: 7 clients, 30 subsets each."""
-    base = Experiment(
-        rounds=rounds,
-        scenario=Subsets(clients=7, subsets=30, client_alpha=0.1),
-        train=Train(lr=0.05, steps=5),
-        evaluate=Evaluate(every=5, seen=1000),
-        checkpoint=Checkpoint(every=50),
-    )
-    return [
-        msgspec.structs.replace(base, name=name, method=method, seed=seed)
-        for name, method in METHODS.items()
-        for seed in range(seeds)
-    ]
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    text = f"rounds of each run (default {ROUNDS})"
+    parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=text)
+    text = f"number of seeds (default {SEEDS})"
+    parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help=text)
+    text = "folder of the runs and the report (default: runs/demo-TIME)"
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help=text)
+    add_quiet(parser)
+    add_json(parser)
 
 
-def main(options: Namespace) -> int:
-    """Compare both methods over some seeds; leave runs and a report."""
+def run(options: Namespace) -> int:
+    """Compare both methods over some seeds; write runs and a report."""
+    check_counts(options, "rounds", "seeds")
+    from chronofed.cli.compare import as_json
+    from chronofed.cli.progress import progress
+    from chronofed.engines.base import usable_cores
+    from chronofed.reports.runs import RunView, groups
+    from chronofed.reports.terminal.comparison import comparison
+    from chronofed.reports.web.page import write_report
+    from chronofed.runs import RunDirectory
+    from chronofed.studies.grid import GridRun, run_all
+
     folder = options.output or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
-    clock = time.perf_counter()
-    cells = experiments(options.rounds or ROUNDS, options.seeds)
-    paths = [folder / f"{cell.name.lower()}-s{cell.seed}" for cell in cells]
-    runs = [runner.start(cell, path) for cell, path in zip(cells, paths, strict=True)]
+    timer = time.perf_counter()
+    runs = [
+        GridRun(each, folder / f"{each.name.lower()}-s{each.seed}")
+        for each in experiments(options.rounds, options.seeds)
+    ]
+    for each in runs:
+        RunDirectory(each.path).check_new()
     with progress(options.quiet or options.json) as bars:
-        watches = [bars.watch(f"{cell.name}, seed {cell.seed}") for cell in cells]
-        outcomes = proceed_all(
-            runs, usable_cores(), watch=lambda number, at: watches[number](at), say=note
-        )
+        moves = [
+            bars.watch(f"{each.experiment.name}, seed {each.experiment.seed}") for each in runs
+        ]
+        outcomes = run_all(runs, usable_cores(), on_round=lambda number, at: moves[number](at))
     for outcome in outcomes:
         if isinstance(outcome, ChronofedError):
             raise outcome
-    seconds = time.perf_counter() - clock
-    found = groups([RunView.read(path) for path in paths])
+    seconds = time.perf_counter() - timer
+    found = groups([RunView.read(run.path) for run in runs])
     report = folder / "report.html"
     write_report(found, report, TITLE)
     if options.json:
@@ -75,3 +72,33 @@ def main(options: Namespace) -> int:
     emit(comparison(found, TITLE, width()))
     note(f"trained in {seconds:.1f} s; report: {report.resolve()}")
     return 0
+
+
+def experiments(rounds: int, seeds: int) -> "list[Experiment]":
+    """Return both methods on the paper's scenario, with 7 clients of 30 subsets to suit the embedded data."""
+    import msgspec
+
+    from chronofed.methods.backbones import FedAvg
+    from chronofed.methods.local import Train
+    from chronofed.methods.memories import CoreSet, Forget
+    from chronofed.methods.method import Method
+    from chronofed.runs.spec import Checkpoint, Experiment
+    from chronofed.scenarios import Subsets
+    from chronofed.training.evaluation import Evaluate
+
+    methods = {
+        "FedAvg": Method(FedAvg(), Forget()),
+        "CFL-Core-Set": Method(FedAvg(), CoreSet(size=20)),
+    }
+    base = Experiment(
+        rounds=rounds,
+        scenario=Subsets(clients=7, subsets=30, client_alpha=0.1),
+        train=Train(lr=0.05, steps=5),
+        evaluate=Evaluate(every=5, seen=1000),
+        checkpoint=Checkpoint(every=50),
+    )
+    return [
+        msgspec.structs.replace(base, name=name, method=method, seed=seed)
+        for name, method in methods.items()
+        for seed in range(seeds)
+    ]

@@ -1,26 +1,34 @@
 """The command ``chronofed doctor``."""
 
-from argparse import Namespace
-from importlib.util import find_spec
+from argparse import ArgumentParser, Namespace
 from typing import Any
 
-import torch
-from rich.table import Table
-
+from chronofed.cli.options import add_data, add_json
 from chronofed.cli.output import emit, emit_json
-from chronofed.experiments.environment import environment
-from chronofed.tasks import library
+
+GROUP = "this machine"
+HELP = "show versions, threads, optional parts and the data found"
 
 EXTRAS = {
     "matplotlib": "plot",
     "pyarrow": "parquet",
+    "optuna": "sweep",
+    "flwr": "flower",
     "tensorboard": "track",
     "playwright": "browser",
 }
 
 
-def main(options: Namespace) -> int:
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_data(parser)
+    add_json(parser)
+
+
+def run(options: Namespace) -> int:
     """Show what this installation has: versions, threads, optional parts and data."""
+    from rich.table import Table
+
     report = examine(options)
     if options.json:
         emit_json(report)
@@ -35,7 +43,14 @@ def main(options: Namespace) -> int:
 
 
 def examine(options: Namespace) -> dict[str, dict[str, Any]]:
-    """Everything that may explain a problem."""
+    """Collect everything that may explain a problem."""
+    from importlib.util import find_spec
+
+    import torch
+
+    from chronofed.data import registry
+    from chronofed.runs.environment import environment
+
     about = environment()
     packages: dict[str, Any] = about.pop("packages")
     about.pop("command")
@@ -48,7 +63,7 @@ def examine(options: Namespace) -> dict[str, dict[str, Any]]:
             for module, extra in EXTRAS.items()
         },
         "data": {
-            name: str(library.locate(name, options.data) or f"missing: chronofed data get {name}")
-            for name in library.CATALOGUE
+            name: str(registry.locate(name, options.data) or f"missing: chronofed data get {name}")
+            for name in registry.CATALOGUE
         },
     }

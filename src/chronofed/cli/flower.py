@@ -1,52 +1,142 @@
 """The command ``chronofed flower``: Flower apps, keys, and a whole federation on this machine."""
 
 import os
-import shutil
-import subprocess
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from chronofed.cli.main import INTERRUPTED
+from chronofed.cli.options import (
+    add_data,
+    add_json,
+    add_quiet,
+    add_set,
+    add_spec,
+    check_counts,
+    check_spec,
+)
 from chronofed.cli.output import emit, emit_json, note, width
-from chronofed.cli.progress import progress
-from chronofed.cli.run import default_name
-from chronofed.errors import SpecError
-from chronofed.experiments import runner, spec
-from chronofed.experiments.own import load_source
-from chronofed.flower import warm
-from chronofed.flower.app import new_app
-from chronofed.flower.keys import make_keys
-from chronofed.flower.local import run_locally
-from chronofed.flower.processes import Processes, program, surroundings
-from chronofed.records import RunDirectory
-from chronofed.reports.terminal import comparison
-from chronofed.reports.view import RunView, groups
-from chronofed.scenarios import Scenario
+from chronofed.core.errors import SpecError
 
-WAITING = ("quorum", "deadline", "muster")
+if TYPE_CHECKING:
+    from chronofed.runs import RunDirectory
+    from chronofed.scenarios import Scenario
+
+GROUP = "experiments"
+HELP = "run on real clients through Flower"
+
+# Options of `flower local` that are settings of the federation.
+FEDERATION_OPTIONS = (
+    "quorum",
+    "round_timeout_s",
+    "join_timeout_s",
+    "quorum_timeout_s",
+    "poll_s",
+)
 
 
-def main(options: Namespace) -> int:
-    """Do one of them."""
-    actions = {"new": _new, "local": _local, "keys": _keys, "warm": _warm}
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the actions and their arguments."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, text, add in (
+        ("new", "write the folder of a Flower app", _add_new),
+        ("local", "run a SuperLink and SuperNodes on this machine", _add_local),
+        ("keys", "write a certificate and key pairs", _add_keys),
+        ("prefork", "run a SuperNode with preforked app processes", _add_prefork),
+    ):
+        description = f"{text[0].upper()}{text[1:]}."
+        add(actions.add_parser(name, help=text, description=description))
+
+
+def _add_new(parser: ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder of the app")
+    text = "spec of the experiment (default: a small one)"
+    parser.add_argument("spec", type=Path, nargs="?", metavar="SPEC.toml", help=text)
+    add_set(parser)
+    add_data(parser)
+
+
+def _add_local(parser: ArgumentParser) -> None:
+    add_spec(parser)
+    text = "number of SuperNodes (default 3)"
+    parser.add_argument("--clients", type=int, default=3, metavar="N", help=text)
+    text = "run directory (default: runs/NAME-FINGERPRINT-sSEED)"
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help=text)
+    text = "TOML file with a [source] of each client's own data; {client} stands for its number"
+    parser.add_argument("--source", metavar="FILE", help=text)
+    text = "replies that a round needs (default: more than half of the clients asked)"
+    parser.add_argument("--quorum", type=int, metavar="K", help=text)
+    for name, text in (
+        ("round-timeout", "seconds after which a round continues with a quorum (default 600)"),
+        ("join-timeout", "seconds the first round waits for clients to connect (default 60)"),
+        ("quorum-timeout", "seconds until a round without a quorum stops the run (default 86400)"),
+        ("poll", "seconds between two checks for replies (default 0.2)"),
+    ):
+        dest = f"{name.replace('-', '_')}_s"
+        parser.add_argument(f"--{name}", type=float, metavar="S", dest=dest, help=text)
+    for add in (add_data, add_quiet, add_json):
+        add(parser)
+
+
+def _add_keys(parser: ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder of the keys")
+    text = "number of SuperNodes"
+    parser.add_argument("--clients", type=int, required=True, metavar="N", help=text)
+    parser.add_argument(
+        "--host",
+        nargs="+",
+        default=["localhost", "127.0.0.1"],
+        help="names and addresses of the SuperLink's machine (default: this machine only)",
+    )
+    text = "days that the certificates are valid (default 365)"
+    parser.add_argument("--days", type=int, default=365, metavar="N", help=text)
+    add_json(parser)
+
+
+def _add_prefork(parser: ArgumentParser) -> None:
+    text = "after --: the program and its arguments"
+    parser.add_argument("program", nargs="*", metavar="PROGRAM", help=text)
+
+
+def run(options: Namespace) -> int:
+    """Run one of the actions."""
+    actions = {"new": _new, "local": _local, "keys": _keys, "prefork": _prefork}
     return actions[options.action](options)
 
 
 def _new(options: Namespace) -> int:
     """Write a ready app."""
-    experiment = spec.Experiment(name="first", rounds=20)
     if options.spec is not None:
-        experiment = spec.load(options.spec, options.set, options.data)
+        check_spec(options.spec)
+    from chronofed.flower.app import new_app
+    from chronofed.runs.load_spec import load
+    from chronofed.runs.spec import Experiment
+
+    experiment = Experiment(name="first", rounds=20)
+    if options.spec is not None:
+        experiment = load(options.spec, options.set, options.data)
     new_app(options.folder, experiment.resolved())
-    note(f"app: {options.folder}; how to run it: {options.folder / 'README.md'}")
+    note(f"wrote the app {options.folder}; to run it, see {options.folder / 'README.md'}")
     return 0
 
 
 def _local(options: Namespace) -> int:
-    """Carry out an experiment on processes of this machine."""
-    experiment = spec.load(options.spec, options.set, options.data)
-    _, scenario, rounds = experiment.build(options.data)
+    """Run an experiment on processes of this machine."""
+    check_counts(options, "clients")
+    check_spec(options.spec)
+    from chronofed.cli.main import INTERRUPTED
+    from chronofed.cli.progress import progress
+    from chronofed.cli.run import default_name
+    from chronofed.flower.local import run_locally
+    from chronofed.reports.runs import RunView, groups
+    from chronofed.reports.terminal.comparison import comparison
+    from chronofed.runs import runner
+    from chronofed.runs.built import build
+    from chronofed.runs.load_spec import load
+
+    experiment = load(options.spec, options.set, options.data)
+    built = build(experiment, options.data)
+    scenario, rounds = built.scenario, built.rounds
     if scenario.persistent and scenario.clients > options.clients:
         msg = (
             f"--clients {options.clients}: the scenario has {scenario.clients} clients, and every one "
@@ -55,11 +145,13 @@ def _local(options: Namespace) -> int:
         raise SpecError(msg)
     sources = _sources(options, scenario)
     path = options.output or Path("runs") / default_name(experiment)
-    waiting = {k: getattr(options, k) for k in WAITING if getattr(options, k) is not None}
+    waiting = {
+        k: getattr(options, k) for k in FEDERATION_OPTIONS if getattr(options, k) is not None
+    }
     with progress(options.quiet or options.json) as bars:
-        move = bars.watch(experiment.name)
+        move = bars.watch(experiment.name, experiment.evaluate.own_measures())
 
-        def watch(directory: RunDirectory) -> None:
+        def watch(directory: "RunDirectory") -> None:
             history = directory.history()
             last = history[-1] if history else None
             move(runner.Progress(last["round"] if last else 0, rounds, last))
@@ -70,7 +162,7 @@ def _local(options: Namespace) -> int:
                 experiment.resolved(), path, clients, options.data, watch, sources, **waiting
             )
         except KeyboardInterrupt:
-            note(f"interrupted; the same command with -o {path} continues")
+            note(f"interrupted; to resume, run the same command with -o {path}")
             return INTERRUPTED
     if options.json:
         emit_json({"run": str(path), **summary})
@@ -79,11 +171,13 @@ def _local(options: Namespace) -> int:
     return 0
 
 
-def _sources(options: Namespace, scenario: Scenario) -> dict[int, Path]:
-    """Files that say where each client's own data are; they must be readable before anything starts."""
+def _sources(options: Namespace, scenario: "Scenario") -> dict[int, Path]:
+    """Return the file that describes each client's own data; check all before anything starts."""
+    from chronofed.data.client_source.load import load_source
+
     if options.source is None:
-        if scenario.elsewhere:
-            msg = "--source: this scenario's clients bring their own data: --source 'data/{client}.toml'"
+        if scenario.remote:
+            msg = "clients of this scenario bring their own data; use --source 'data/{client}.toml'"
             raise SpecError(msg)
         return {}
     paths = {i: Path(options.source.replace("{client}", str(i))) for i in range(options.clients)}
@@ -94,27 +188,39 @@ def _sources(options: Namespace, scenario: Scenario) -> dict[int, Path]:
 
 def _keys(options: Namespace) -> int:
     """Make certificates and key pairs."""
+    from chronofed.flower.keys import make_keys
+
     files = make_keys(options.folder, options.clients, options.host, options.days)
     if options.json:
         emit_json({"files": [str(file) for file in files]})
     else:
-        note(f"{len(files)} files in {options.folder}; keep what has no .pub, .crt or .pem secret")
+        note(
+            f"{len(files)} files in {options.folder}; keep those secret that do not end in .pub, .crt or .pem"
+        )
     return 0
 
 
-def _warm(options: Namespace) -> int:
-    """Run one of Flower's programs with app processes that are forked."""
+def _prefork(options: Namespace) -> int:
+    """Run one of Flower's programs with preforked app processes."""
+    import shutil
+    import subprocess
+
+    from chronofed.flower.prefork import write_launchers
+    from chronofed.flower.processes import Processes, environment, find_program
+
     if not options.program:
-        raise SpecError("flower warm: say what to run, e.g. flower warm -- flower-supernode ...")
-    program(options.program[0])
-    folder = Path.home() / ".cache" / "chronofed" / f"warm-{os.getpid()}"
-    programs, address = warm.prepare(folder)
+        msg = "flower prefork: program missing, e.g. flower prefork -- flower-supernode ..."
+        raise SpecError(msg)
+    command = [find_program(options.program[0]), *options.program[1:]]
+    folder = Path.home() / ".cache" / "chronofed" / f"prefork-{os.getpid()}"
+    launchers, socket = write_launchers(folder)
     home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
     try:
-        with Processes(folder / "logs", surroundings(home, programs)) as processes:
-            processes.start("warm", sys.executable, "-m", "chronofed.flower.warm", str(address))
-            command = [program(options.program[0]), *options.program[1:]]
-            return subprocess.call(command, env=surroundings(home, programs))
+        variables = environment(home, launchers)
+        with Processes(folder / "logs", variables) as processes:
+            server = (sys.executable, "-m", "chronofed.flower.prefork", str(socket))
+            processes.start("prefork", *server)
+            return subprocess.call(command, env=variables)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(address.parent, ignore_errors=True)
+        shutil.rmtree(socket.parent, ignore_errors=True)

@@ -1,41 +1,50 @@
 """The command ``chronofed methods``."""
 
 import re
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-from rich.table import Table
-
-from chronofed.backbones import Backbone
+from chronofed.cli.options import add_json
 from chronofed.cli.output import emit, emit_json
-from chronofed.config import Kind
-from chronofed.experiments.costs import costs
-from chronofed.experiments.reader import alternatives
-from chronofed.memories import Memory
-from chronofed.protocol import Method
-from chronofed.weights import RoundWeights
+
+if TYPE_CHECKING:
+    from chronofed.core.config import Kind
+
+GROUP = "settings and data"
+HELP = "list backbones, memories and weights, and what they need"
 
 CAPTION = (
-    "Costs were measured on a small run, in units of the model's size: sent to and from a client each round, "
-    "and kept by a client, or by the server (its memory: for each client and round remembered). "
-    "A Taylor memory costs that share of its layers in the model."
+    "Costs are measured on a small run, in units of the model size: sent down to and up from a client each "
+    "round, and kept by a client or by the server (memories on the server: for each client and remembered "
+    "round). A Taylor memory costs the share that its layers have in the model."
 )
 
-FAMILIES: Mapping[str, type[Kind]] = {
-    "backbone": Backbone,
-    "memory": Memory,
-    "weights": RoundWeights,
-}
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_json(parser)
 
 
-def main(options: Namespace) -> int:
-    """List what methods are made of, what each part needs, and which scenarios can serve it."""
+def families() -> "Mapping[str, type[Kind]]":
+    """Return the base class of each part of a method."""
+    from chronofed.methods.backbones import Backbone
+    from chronofed.methods.memories import Memory
+    from chronofed.methods.weighting import RoundWeights
+
+    return {"backbone": Backbone, "memory": Memory, "weights": RoundWeights}
+
+
+def run(options: Namespace) -> int:
+    """List the parts of methods, what each needs, and whether stateless clients can serve it."""
+    from rich.table import Table
+
+    from chronofed.core.spec_io import alternatives
+
+    bases = families()
     rows = [
         describe(family, name, cls)
-        for family, base in FAMILIES.items()
+        for family, base in bases.items()
         for name, cls in alternatives(base).items()
     ]
     if options.json:
@@ -65,7 +74,7 @@ def main(options: Namespace) -> int:
             _show(row["costs"]),
             row["about"],
         )
-        if row["kind"] == list(alternatives(FAMILIES[row["part"]]))[-1]:
+        if row["kind"] == list(alternatives(bases[row["part"]]))[-1]:
             table.add_section()
     emit(table)
     return 0
@@ -74,15 +83,17 @@ def main(options: Namespace) -> int:
 def _show(costs: Mapping[str, Any] | None) -> str:
     if costs is None:
         return "-"
-    parts = [f"down {costs['down']:g}", f"up {costs['up']:g}"]
-    parts += [f"client {costs['client']:g}"] if costs["client"] else []
-    parts += [f"server {costs['server']:g}"] if costs["server"] else []
-    return ", ".join(parts) + (", samples on the client" if costs["samples"] else "")
+    parts = [f"down {costs['down_models']:g}", f"up {costs['up_models']:g}"]
+    parts += [f"client {costs['client_models']:g}"] if costs["client_models"] else []
+    parts += [f"server {costs['server_models']:g}"] if costs["server_models"] else []
+    return ", ".join(parts) + (", samples on the client" if costs["client_samples"] else "")
 
 
 def describe(family: str, name: str, cls: type[Any]) -> dict[str, Any]:
-    """One part of methods, from what its class declares."""
-    on_client = getattr(cls, "stateful", False) or getattr(cls, "home", "nowhere") == "client"
+    """Describe one part of a method by what its class declares."""
+    import msgspec
+
+    on_client = getattr(cls, "stateful", False) or getattr(cls, "location", "none") == "client"
     return {
         "part": family,
         "kind": name,
@@ -98,26 +109,36 @@ def describe(family: str, name: str, cls: type[Any]) -> dict[str, Any]:
 
 
 def _about(cls: type[Any]) -> str:
-    """The first line of the docstring, without references to labels."""
+    """Return the first line of the docstring, without references to labels."""
     lines = (cls.__doc__ or cls.__name__).strip().splitlines()
     return re.sub(r"(, :math:`.*`| \(``.*?``\))", "", lines[0])
 
 
-def _default(field: Any) -> Any:  # noqa: ANN401 - a msgspec field and its value
+def _default(field: Any) -> Any:
+    import msgspec
+
     return field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
 
 
 def _costs(family: str, cls: type[Any]) -> dict[str, Any] | None:
-    """Measured costs of a part in a method that is plain otherwise; ``None`` if it must be configured."""
+    """Measure a part in a method that is plain otherwise; ``None`` if the part has required settings."""
+    from dataclasses import asdict
+
+    import msgspec
+
+    from chronofed.methods.method import Method
+    from chronofed.studies.costs import costs
+
     if any(field.required for field in msgspec.structs.fields(cls)):
         return None
-    return asdict(costs(Method(**{family: cls()}, average="clients")))  # as private ones need it
+    # Private backbones need the plain mean over clients.
+    return asdict(costs(Method(**{family: cls()}, average="clients")))
 
 
 def _needs(cls: type[Any], on_client: bool) -> str:
     wanted = {
         "what its backbone needs": "backbone" in cls.__struct_fields__,
         "state on the client": on_client,
-        "data that stay the same": getattr(cls, "fixed_data", False),
+        "data that do not change": getattr(cls, "fixed_data", False),
     }
     return ", ".join(need for need, wants in wanted.items() if wants) or "nothing"

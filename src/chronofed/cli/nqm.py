@@ -1,31 +1,50 @@
 """The command ``chronofed nqm``."""
 
 import math
-from argparse import Namespace
-from dataclasses import fields
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
-import numpy as np
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
-
-from chronofed import nqm
+from chronofed.cli.options import add_json, add_plot, add_quiet
 from chronofed.cli.output import emit, emit_json, note
-from chronofed.errors import SpecError
-from chronofed.nqm.model import Array, Model
-from chronofed.nqm.sweep import LRS
-from chronofed.reports import figure
-from chronofed.reports.nqm import draw_panels
+from chronofed.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from chronofed.theory import nqm
+    from chronofed.theory.nqm.model import Array, Model
+
+GROUP = "theory"
+HELP = "find the best learning rates on the noisy quadratic model"
 
 MARKS = {"likely": "=", "near": "~", "no": "≠", "": ""}
-MOST_SEEDS = 2000  # about 1.5 GB with preset P1
-MOST_RUNS = 400_000  # learning rates x seeds of one algorithm in one setting
+# About 1.5 GB with preset P1.
+MOST_SEEDS = 2000
+# Learning rates x seeds of one algorithm in one setting.
+MOST_RUNS = 400_000
 
 
-def main(options: Namespace) -> int:
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    text = "choice of what the paper leaves open: size, steps, rounds, start (default p1)"
+    parser.add_argument("--preset", choices=("p1", "p2", "p3"), default="p1", help=text)
+    text = "some of the paper's eight settings, e.g. BRD-SL-SC (default: all)"
+    parser.add_argument("--settings", nargs="+", metavar="NAME", help=text)
+    text = "number of seeds (default 100)"
+    parser.add_argument("--seeds", type=int, default=100, metavar="N", help=text)
+    text = "learning rates as LOW:HIGH:COUNT or a list (default 0.01:0.4:40)"
+    parser.add_argument("--lr-grid", metavar="GRID", help=text)
+    for add in (add_plot, add_quiet, add_json):
+        add(parser)
+
+
+def run(options: Namespace) -> int:
     """Find the best learning rates of all algorithms in the paper's settings; draw the curves if asked for."""
+    from chronofed.reports.figures import canvas
+    from chronofed.reports.figures.nqm import draw_panels
+
     if options.plot:
-        figure.check(options.plot, "drawing curves")
+        canvas.check(options.plot, "drawing curves")
     models, lrs = _models(options.preset, options.settings), _grid(options.lr_grid)
     if not 1 <= options.seeds <= min(MOST_SEEDS, MOST_RUNS // len(lrs)):
         most = min(MOST_SEEDS, MOST_RUNS // len(lrs))
@@ -40,15 +59,17 @@ def main(options: Namespace) -> int:
     emit(_table(cells, title))
     emit(
         "loss: mean of |Aw + B| over the last fifth of the rounds.\n"
-        "single seeds: between which learning rates 9 in 10 single seeds choose, by their final loss.\n"
-        "paper: = a single seed may well choose it; ~ not, but it is within 10 % of the best loss; ≠ neither.\n"
-        "smoothness: quadratic variation of the loss in the last fifth, less is smoother.\n"
-        "tolerated: the largest learning rate with at most twice the best loss. stable: ends below the start."
+        "single seeds: range of the learning rates that 9 in 10 single seeds choose by their final loss.\n"
+        "paper: = a single seed may well choose it; ~ unlikely, but within 10 % of the best loss; ≠ neither.\n"
+        "smoothness: quadratic variation of the loss in the last fifth; less is smoother.\n"
+        "tolerated: largest learning rate with at most twice the best loss. stable: ends below the start."
     )
     return 0
 
 
-def _models(preset: str, names: list[str] | None) -> dict[str, Model]:
+def _models(preset: str, names: list[str] | None) -> "dict[str, Model]":
+    from chronofed.theory import nqm
+
     known = nqm.settings(nqm.PRESETS[preset])
     chosen = [name.upper() for name in names or known]
     for name in chosen:
@@ -57,8 +78,12 @@ def _models(preset: str, names: list[str] | None) -> dict[str, Model]:
     return {name: known[name] for name in chosen}
 
 
-def _grid(text: str | None) -> Array:
-    """Learning rates: ``LOW:HIGH:COUNT``, or a list with commas."""
+def _grid(text: str | None) -> "Array":
+    """Read learning rates: ``LOW:HIGH:COUNT``, or a list with commas."""
+    import numpy as np
+
+    from chronofed.theory.nqm.sweep import LRS
+
     if text is None:
         return LRS
     try:
@@ -75,7 +100,12 @@ def _grid(text: str | None) -> Array:
     return np.unique(rates)
 
 
-def _swept(models: dict[str, Model], lrs: Array, options: Namespace) -> list[nqm.Cell]:
+def _swept(models: "dict[str, Model]", lrs: "Array", options: Namespace) -> "list[nqm.Cell]":
+    from rich.console import Console
+    from rich.progress import track
+
+    from chronofed.theory import nqm
+
     console = Console(stderr=True)
     return list(
         track(
@@ -89,8 +119,10 @@ def _swept(models: dict[str, Model], lrs: Array, options: Namespace) -> list[nqm
     )
 
 
-def _plain(cell: nqm.Cell) -> dict[str, object]:
-    """A cell as JSON; infinite numbers, which JSON lacks, become null."""
+def _plain(cell: "nqm.Cell") -> dict[str, object]:
+    """Return a cell as JSON; infinite numbers, which JSON lacks, become null."""
+    from dataclasses import fields
+
     plain = {f.name: getattr(cell, f.name) for f in fields(cell) if f.name != "curve"}
     plain |= {k: None for k, v in plain.items() if isinstance(v, float) and not math.isfinite(v)}
     curve = {
@@ -100,7 +132,9 @@ def _plain(cell: nqm.Cell) -> dict[str, object]:
     return {**plain, "agreement": cell.agreement, "curve": curve}
 
 
-def _table(cells: list[nqm.Cell], title: str) -> Table:
+def _table(cells: "list[nqm.Cell]", title: str) -> "Table":
+    from rich.table import Table
+
     table = Table(title=title, title_justify="left", header_style="bold")
     table.add_column("setting", no_wrap=True)
     table.add_column("algorithm", no_wrap=True)

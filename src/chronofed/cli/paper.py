@@ -1,45 +1,71 @@
 """The command ``chronofed paper``."""
 
-import io
 import sys
-import tempfile
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from contextlib import redirect_stdout
-from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import msgspec
-
+from chronofed.cli.options import add_data, add_json, add_quiet, check_counts, parse_seeds
 from chronofed.cli.output import emit, emit_json, note
-from chronofed.cli.progress import overall
-from chronofed.cli.values import seeds_of
-from chronofed.engines.base import usable_cores
-from chronofed.errors import ChronofedError, SpecError
-from chronofed.experiments import toml
-from chronofed.experiments.recipe import Cell, Recipe, load, shipped
-from chronofed.experiments.runner import Progress
-from chronofed.experiments.study import Outcome, Study
-from chronofed.experiments.views import ApplicabilityView, CommandView
-from chronofed.records.atomic import make_folder, write_atomic
-from chronofed.reports.paper import check_drawing, findings_table, table, write
-from chronofed.reports.results import Finding, Results
-from chronofed.reports.tables import TextTable
+from chronofed.core.errors import ChronofedError, SpecError
+
+if TYPE_CHECKING:
+    from chronofed.reports.results import Finding, Results
+    from chronofed.runs.runner import Progress
+    from chronofed.studies.grid import RunOutcome
+    from chronofed.studies.recipe import Recipe, RecipeCell
+    from chronofed.studies.study import Study, StudyOutcome
+    from chronofed.studies.views import Commands
+
+GROUP = "experiments"
+HELP = "reproduce the paper's tables and figures"
+
+RUNS = Path("runs") / "paper"
 
 
-def main(options: Namespace) -> int:
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    text = "list all with their costs, run some, or write a report from finished runs"
+    parser.add_argument("action", choices=("list", "run", "report"), help=text)
+    text = "tables and figures (see: chronofed paper list), your own recipe files, or: all"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=text)
+    text = "cpu (smaller) or paper (as published) (default cpu)"
+    parser.add_argument("--scale", default="cpu", help=text)
+    text = "seeds of every run, e.g. 0,1,2 (default: the recipe's)"
+    parser.add_argument("--seeds", metavar="LIST", help=text)
+    text = "runs to work on in parallel (default: one for each core)"
+    parser.add_argument("--jobs", type=int, metavar="N", help=text)
+    text = "device of the models, e.g. cuda (default cpu)"
+    parser.add_argument("--device", default="cpu", help=text)
+    text = f"folder of the runs (default {RUNS})"
+    parser.add_argument("--runs", type=Path, default=RUNS, metavar="DIR", help=text)
+    text = "folder of the report (default: RUNS/report)"
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help=text)
+    for add in (add_data, add_quiet, add_json):
+        add(parser)
+
+
+def run(options: Namespace) -> int:
     """List, run or report the paper's tables and figures."""
+    check_counts(options, "jobs")
+    from chronofed.studies.load_recipe import load
+
     command = {"list": _list, "run": _run, "report": _report}[options.action]
     return command(options, [(Path(name).stem, load(name)) for name in _names(options)])
 
 
 def _names(options: Namespace) -> list[str]:
+    from chronofed.studies.load_recipe import shipped
+
     if not options.names and options.action == "run":
-        raise SpecError(f"paper run: which? One or more of: {', '.join(shipped())}; or: all")
+        raise SpecError(f"paper run: name one or more of {', '.join(shipped())}; or all")
     return shipped() if options.names in ([], ["all"]) else options.names
 
 
-def _list(options: Namespace, recipes: Sequence[tuple[str, Recipe]]) -> int:
+def _list(options: Namespace, recipes: "Sequence[tuple[str, Recipe]]") -> int:
+    from chronofed.reports.tables import TextTable
+
     rows = [[name, recipe.title, *_costs(recipe, options)] for name, recipe in recipes]
     if options.json:
         heads = ["name", "title", "runs", "cpu", "paper"]
@@ -51,16 +77,16 @@ def _list(options: Namespace, recipes: Sequence[tuple[str, Recipe]]) -> int:
     return 0
 
 
-def _costs(recipe: Recipe, options: Namespace) -> list[str]:
+def _costs(recipe: "Recipe", options: Namespace) -> list[str]:
     seeds = {scale: _seeds(recipe, scale, options) for scale in ("cpu", "paper")}
     runs = "-" if _instant(recipe) else str(len(list(recipe.cells("cpu", seeds["cpu"]))))
     hours = [recipe.scale(scale).hours * len(some) / 3 for scale, some in seeds.items()]
     return [runs, *map(_duration, hours)]
 
 
-def _seeds(recipe: Recipe, scale: str, options: Namespace) -> Sequence[int]:
-    """Those that are asked for, or the recipe's own."""
-    return recipe.scale(scale).seeds if options.seeds is None else seeds_of(options.seeds)
+def _seeds(recipe: "Recipe", scale: str, options: Namespace) -> Sequence[int]:
+    """Return the seeds that are asked for, or the recipe's own."""
+    return recipe.scale(scale).seeds if options.seeds is None else parse_seeds(options.seeds)
 
 
 def _duration(hours: float) -> str:
@@ -69,15 +95,23 @@ def _duration(hours: float) -> str:
     return f"{hours:.0f} h" if hours > 2 else f"{60 * hours:.0f} min" if hours else "seconds"
 
 
-def _instant(recipe: Recipe) -> bool:
-    """Whether nothing is trained."""
-    return isinstance(recipe.view, CommandView | ApplicabilityView)
+def _instant(recipe: "Recipe") -> bool:
+    """Tell if nothing is trained."""
+    from chronofed.studies.views import Applicability, Commands
+
+    return isinstance(recipe.view, Commands | Applicability)
 
 
-def _run(options: Namespace, recipes: Sequence[tuple[str, Recipe]]) -> int:
+def _run(options: Namespace, recipes: "Sequence[tuple[str, Recipe]]") -> int:
+    from dataclasses import replace
+
+    import msgspec
+
+    from chronofed.engines.base import usable_cores
+    from chronofed.studies.study import Study
+    from chronofed.studies.views import Commands
+
     jobs = options.jobs or usable_cores()
-    if jobs < 1:
-        raise SpecError(f"--jobs: expected a number >= 1, not {jobs}")
     study = Study(options.runs, options.data)
     trained = [(name, recipe) for name, recipe in recipes if not _instant(recipe)]
     cells = [
@@ -85,9 +119,9 @@ def _run(options: Namespace, recipes: Sequence[tuple[str, Recipe]]) -> int:
         for _, recipe in trained
         for cell in recipe.cells(options.scale, _seeds(recipe, options.scale, options))
     ]
-    outcome = _carry_out(study, cells, jobs, options.quiet or options.json)
+    outcome = _run_cells(study, cells, jobs, options.quiet or options.json)
     for name, recipe in recipes:
-        if isinstance(recipe.view, CommandView):
+        if isinstance(recipe.view, Commands):
             _call(name, recipe.view, recipe, options.runs)
     found = [(name, _results(recipe, study, options)) for name, recipe in recipes]
     _show(found, options)
@@ -96,32 +130,46 @@ def _run(options: Namespace, recipes: Sequence[tuple[str, Recipe]]) -> int:
     for cell, error in outcome.failed:
         note(f"failed: {cell.name}: {error}")
     if outcome.failed:
-        note("the same command tries again what failed, and nothing else")
+        note("run the same command again to retry what failed, and nothing else")
     return 1 if outcome.failed else 0
 
 
-def _results(recipe: Recipe, study: Study, options: Namespace) -> Results:
+def _results(recipe: "Recipe", study: "Study", options: Namespace) -> "Results":
+    from chronofed.reports.results import Results
+
     return Results(recipe, study, options.scale, _seeds(recipe, options.scale, options))
 
 
-def _carry_out(study: Study, cells: Sequence[Cell], jobs: int, quiet: bool) -> Outcome:
-    """Run all cells under one bar; a line for each that ends, where there is no bar."""
-    chosen: list[Cell] = []
+def _run_cells(
+    study: "Study", cells: "Sequence[RecipeCell]", jobs: int, quiet: bool
+) -> "StudyOutcome":
+    """Run all cells under one progress bar; without a terminal, print a line for each that ends."""
+    from chronofed.cli.progress import overall
+    from chronofed.core.errors import IncompatibleError
+
+    pending = study.pending(cells)
     with overall(quiet) as bar:
+        bar.begin(len(pending))
 
-        def announce(found: Sequence[Cell]) -> None:
-            chosen.extend(found)
-            bar.begin(len(found))
+        def on_round(number: int, at: "Progress") -> None:
+            bar.move(number, pending[number].name, at)
 
-        def watch(number: int, at: Progress) -> None:
-            bar.move(number, chosen[number].name, at)
+        def on_end(number: int, outcome: "RunOutcome") -> None:
+            if isinstance(outcome, IncompatibleError):
+                bar.drop(number)
 
-        return study.carry_out(cells, jobs, watch, note, announce)
+        return study.run(cells, jobs, on_round, on_end)
 
 
-def _call(name: str, view: CommandView, recipe: Recipe, folder: Path) -> None:
-    """Keep what other commands print and draw."""
+def _call(name: str, view: "Commands", recipe: "Recipe", folder: Path) -> None:
+    """Save what other commands print and draw."""
+    import io
+    import tempfile
+    from contextlib import redirect_stdout
+
     from chronofed.cli.main import main as chronofed
+    from chronofed.core import toml
+    from chronofed.core.atomic import make_folder, write_atomic
 
     make_folder(folder)
     printed = io.StringIO()
@@ -138,12 +186,15 @@ def _call(name: str, view: CommandView, recipe: Recipe, folder: Path) -> None:
     write_atomic(folder / f"{name}.txt", printed.getvalue().encode())
 
 
-def _show(found: Sequence[tuple[str, Results]], options: Namespace) -> None:
+def _show(found: "Sequence[tuple[str, Results]]", options: Namespace) -> None:
+    from chronofed.reports.paper import findings_table, table
+    from chronofed.studies.views import Commands
+
     if options.json:
         emit_json([_plain(name, results) for name, results in found])
         return
     for name, results in found:
-        if isinstance(results.recipe.view, CommandView):
+        if isinstance(results.recipe.view, Commands):
             sys.stdout.write(_printed(name, options.runs))
             continue
         emit(table(results).terminal())
@@ -156,7 +207,9 @@ def _printed(name: str, folder: Path) -> str:
     return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
-def _plain(name: str, results: Results) -> dict[str, object]:
+def _plain(name: str, results: "Results") -> dict[str, object]:
+    from chronofed.reports.paper import table
+
     shown = table(results)
     return {
         "name": name,
@@ -170,15 +223,21 @@ def _plain(name: str, results: Results) -> dict[str, object]:
     }
 
 
-def _report(options: Namespace, recipes: Sequence[tuple[str, Recipe]]) -> int:
-    """Write files from records alone."""
+def _report(options: Namespace, recipes: "Sequence[tuple[str, Recipe]]") -> int:
+    """Write files from finished runs alone."""
+    from chronofed.core.atomic import write_atomic
+    from chronofed.reports.paper import check_drawing, findings_table, write
+    from chronofed.studies.study import Study
+    from chronofed.studies.views import Commands
+
     study = Study(options.runs)
     folder = options.output or options.runs / "report"
     check_drawing(folder)
-    written, claims = [], list[Finding]()
+    written: list[str] = []
+    claims: list[Finding] = []
     for name, recipe in recipes:
         results = _results(recipe, study, options)
-        if isinstance(recipe.view, CommandView):
+        if isinstance(recipe.view, Commands):
             done = _copy(name, recipe, options.runs, folder)
         elif done := bool(results.runs) or _instant(recipe):
             write(results, name, folder)
@@ -193,8 +252,10 @@ def _report(options: Namespace, recipes: Sequence[tuple[str, Recipe]]) -> int:
     return 0
 
 
-def _copy(name: str, recipe: Recipe, runs: Path, folder: Path) -> bool:
-    """Take over what a command printed and drew, if it was run."""
+def _copy(name: str, recipe: "Recipe", runs: Path, folder: Path) -> bool:
+    """Copy what a command printed and drew, if it was run."""
+    from chronofed.core.atomic import write_atomic
+
     text, picture = _printed(name, runs), runs / f"{name}.png"
     if not text:
         return False

@@ -1,23 +1,49 @@
 """The command ``chronofed plot``."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from chronofed.cli.options import add_json, add_runs
 from chronofed.cli.output import emit_json, note
-from chronofed.errors import SpecError
-from chronofed.reports import figure
-from chronofed.reports.balls import draw_grid
-from chronofed.reports.document import MEASURES
-from chronofed.reports.maps import draw_heatmap, draw_round_weights, recorded_grid
-from chronofed.reports.plots import draw_curves
-from chronofed.reports.view import Group, RunView, find_runs, groups
+from chronofed.core.errors import SpecError
 
-PANELS = 4  # runs side by side
+if TYPE_CHECKING:
+    from chronofed.reports.runs import Group, RunView
+
+GROUP = "results"
+HELP = "draw runs for a paper"
+
+# Runs side by side.
+PANELS = 4
 
 
-def main(options: Namespace) -> int:
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("kind", choices=DRAW, help="kind of figure")
+    add_runs(parser)
+    text = "the figure (.pdf, .svg or .png)"
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=text)
+    text = "for curves: a key of metrics.jsonl (default test_accuracy)"
+    parser.add_argument("--measure", default="test_accuracy", metavar="KEY", help=text)
+    text = "for curves: evaluations in the moving mean (default 1)"
+    parser.add_argument("--window", type=int, default=1, metavar="N", help=text)
+    text = "for a heatmap: accuracy lost, or accuracy (default lost)"
+    parser.add_argument("--show", choices=("lost", "accuracy"), default="lost", help=text)
+    text = "for a heatmap: round to show (default: the last)"
+    parser.add_argument("--round", type=int, metavar="N", help=text)
+    text = "for a scenario: rounds to show (default 20)"
+    parser.add_argument("--rounds", type=int, default=20, metavar="N", help=text)
+    add_json(parser)
+
+
+def run(options: Namespace) -> int:
     """Draw runs for a paper."""
-    figure.check(options.output, "drawing runs")
+    from chronofed.reports.figures import canvas
+    from chronofed.reports.runs import RunView, find_runs, groups
+
+    canvas.check(options.output, "drawing runs")
     found = groups([RunView.read(path) for path in find_runs(options.runs)])
     DRAW[options.kind](found, options)
     if options.json:
@@ -27,21 +53,27 @@ def main(options: Namespace) -> int:
     return 0
 
 
-def _curves(found: list[Group], options: Namespace) -> None:
-    known = {key: (title, unit) for key, title, unit in MEASURES}
-    there = {key for group in found for run in group.runs for line in run.history for key in line}
-    if options.measure not in there:
-        listed = ", ".join(sorted(there - {"round"})) or "nothing"
+def _curves(found: "list[Group]", options: Namespace) -> None:
+    from chronofed.reports.figures.curves import draw_curves
+    from chronofed.reports.runs import measures_of
+
+    recorded = {
+        key for group in found for run in group.runs for line in run.history for key in line
+    }
+    if options.measure not in recorded:
+        listed = ", ".join(sorted(recorded - {"round"})) or "nothing"
         msg = f"--measure {options.measure}: not measured in these runs; measured: {listed}"
         raise SpecError(msg)
-    title, unit = known.get(options.measure, (options.measure, ""))
-    label, factor = (f"{title}, %", 100.0) if unit == "%" else (title, 1.0)
+    known = {measure.key: measure for measure in measures_of(found)}
+    measure = known.get(options.measure)
+    label = ", ".join(filter(None, (measure.title, measure.symbol))) if measure else options.measure
+    factor = measure.scale if measure else 1.0
     draw_curves(
         {"": found}, options.measure, label, options.output, factor=factor, window=options.window
     )
 
 
-def _information_loss(found: list[Group], options: Namespace) -> None:
+def _information_loss(found: "list[Group]", options: Namespace) -> None:
     options.measure = "information_loss"
     with_loss = [g for g in found if any("last_information_loss" in r.summary for r in g.runs)]
     if not with_loss:
@@ -50,28 +82,35 @@ def _information_loss(found: list[Group], options: Namespace) -> None:
     _curves(with_loss, options)
 
 
-def _first(found: list[Group]) -> list[RunView]:
-    """One run of every experiment, as many as fit side by side."""
+def _first(found: "list[Group]") -> "list[RunView]":
+    """Return one run of every experiment, as many as fit side by side."""
     if len(found) > PANELS:
         note(f"only the first {PANELS} of {len(found)} experiments fit side by side")
     return [group.runs[0] for group in found[:PANELS]]
 
 
-def _heatmap(found: list[Group], options: Namespace) -> None:
+def _heatmap(found: "list[Group]", options: Namespace) -> None:
+    from chronofed.reports.figures.maps import draw_heatmap
+
     draw_heatmap(_first(found), options.output, options.show, options.round)
 
 
-def _weights(found: list[Group], options: Namespace) -> None:
-    remembering = [group for group in found if group.runs[0].weights()]
+def _weights(found: "list[Group]", options: Namespace) -> None:
+    from chronofed.reports.figures.maps import draw_round_weights
+
+    remembering = [group for group in found if group.runs[0].record("round_weights")]
     draw_round_weights(_first(remembering or found), options.output)
 
 
-def _scenario(found: list[Group], options: Namespace) -> None:
+def _scenario(found: "list[Group]", options: Namespace) -> None:
+    from chronofed.reports.figures.maps import recorded_grid
+    from chronofed.reports.figures.scenario import draw_grid
+
     grid, classes = recorded_grid(found[0].runs[0], options.rounds)
     draw_grid(grid, classes, options.output)
 
 
-DRAW: dict[str, Callable[[list[Group], Namespace], None]] = {
+DRAW: "dict[str, Callable[[list[Group], Namespace], None]]" = {
     "curves": _curves,
     "heatmap": _heatmap,
     "weights": _weights,

@@ -1,31 +1,51 @@
 """The command ``chronofed profile``."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
-from rich.table import Table
-
+from chronofed.cli.options import add_data, add_json, add_spec, check_counts, check_spec
 from chronofed.cli.output import emit, emit_json
-from chronofed.errors import SpecError
-from chronofed.experiments import spec
-from chronofed.experiments.profiling import Profile, profile
 
-BAR = 30  # characters
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from chronofed.studies.profiling import Profile
+
+GROUP = "this machine"
+HELP = "show how the time of a round divides into phases"
+
+BAR_CHARACTERS = 30
 
 
-def main(options: Namespace) -> int:
-    """Show where the time of a round goes."""
-    if options.rounds < 1:
-        raise SpecError(f"--rounds: expected a number >= 1, not {options.rounds}")
-    experiment = spec.load(options.spec, options.set, options.data)
-    found = profile(experiment, options.rounds, options.data)
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_spec(parser)
+    text = "rounds to time (default 10)"
+    parser.add_argument("--rounds", type=int, default=10, metavar="N", help=text)
+    add_data(parser)
+    add_json(parser)
+
+
+def run(options: Namespace) -> int:
+    """Show how the time of a round divides into phases."""
+    check_counts(options, "rounds")
+    check_spec(options.spec)
+    from chronofed.runs.built import build
+    from chronofed.runs.load_spec import load
+    from chronofed.studies.profiling import profile
+
+    built = build(load(options.spec, options.set, options.data), options.data)
+    found = profile(built, options.rounds)
     if options.json:
         emit_json({"rounds": found.rounds, "round": found.round, "after": found.after})
     else:
-        emit(_table(found, experiment.name))
+        emit(_table(found, built.experiment.name))
     return 0
 
 
-def _table(found: Profile, name: str) -> Table:
+def _table(found: "Profile", name: str) -> "Table":
+    from rich.table import Table
+
     total = sum(found.round.values())
     table = Table(
         title=f"{name}: one round on one core, mean of {found.rounds}",
@@ -38,7 +58,9 @@ def _table(found: Profile, name: str) -> Table:
     table.add_column("")
     for phase, seconds in found.round.items():
         share = seconds / total if total else 0.0
-        table.add_row(phase, f"{1e3 * seconds:,.2f}", f"{share:.1%}", "█" * round(BAR * share))
+        table.add_row(
+            phase, f"{1e3 * seconds:,.2f}", f"{share:.1%}", "█" * round(BAR_CHARACTERS * share)
+        )
     table.add_section()
     table.add_row("round", f"{1e3 * total:,.2f}", "100.0%")
     for phase, seconds in found.after.items():

@@ -4,28 +4,25 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console, RenderableType
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from chronofed.cli.output import note
-from chronofed.experiments import runner
-from chronofed.experiments.spec import FOREVER
-from chronofed.metrics.summary import Measures
+from chronofed.runs import runner
+from chronofed.runs.spec import FOREVER
+from chronofed.training.measure import MeasureDisplay, placed
+from chronofed.training.measures import MEASURES
+from chronofed.training.summary import Measures
 
-LINES = 6  # evaluations in the table
-MEASURES = (
-    ("test_accuracy", "accuracy", ".1%"),
-    ("test_loss", "loss", ".3f"),
-    ("seen_accuracy", "seen accuracy", ".1%"),
-    ("forgetting", "forgetting", ".1%"),
-    ("information_loss", "information loss", ".3f"),
-)
+# Evaluations in the table.
+LINES = 6
 
 
 @contextmanager
 def progress(quiet: bool) -> Iterator["Bars"]:
-    """Bars for the runs of one command, latest evaluations below them; silent where nobody looks."""
+    """Show a bar for each run of one command, and the latest evaluations; silent without a terminal."""
     console = Console(stderr=True)
     bars = Latest(
         TextColumn("{task.description}", markup=False),
@@ -44,40 +41,48 @@ class Latest(Progress):
     """Bars with a table of the latest evaluations below them."""
 
     evaluations: tuple[tuple[str, Measures], ...] = ()
+    measures: tuple[MeasureDisplay, ...] = MEASURES
 
     def get_renderables(self) -> Iterator[RenderableType]:
-        """The bars, and the table as soon as there is something in it."""
+        """Yield the bars, and the table once it has a line."""
         yield self.make_tasks_table(self.tasks)
         if self.evaluations:
-            yield latest_table(self.evaluations)
+            yield latest_table(self.evaluations, self.measures)
 
     def add_evaluation(self, name: str, measures: Measures) -> None:
-        """One more line for the table; the oldest goes."""
+        """Add a line to the table, and drop the oldest."""
         self.evaluations = (*self.evaluations, (name, measures))[-LINES:]
         self.refresh()
 
 
-def latest_table(evaluations: Sequence[tuple[str, Measures]]) -> Table:
-    """Evaluations with the most telling measures that there are, the latest last."""
-    shown = [c for c in MEASURES if any(c[0] in measures for _, measures in evaluations)]
+def latest_table(
+    evaluations: Sequence[tuple[str, Measures]], measures: Sequence[MeasureDisplay] = MEASURES
+) -> Table:
+    """Tabulate evaluations, the latest last, with those measures that they have."""
+    recorded = {key for _, values in evaluations for key in values}
+    shown = [measure for measure in placed("progress", measures) if measure.key in recorded]
     several = len({name for name, _ in evaluations}) > 1
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for heading in (*["run"] * several, "round", *(heading for _, heading, _ in shown)):
-        table.add_column(heading, justify="left" if heading == "run" else "right")
-    for name, measures in evaluations:
-        cells = [format(measures[k], f) if k in measures else "" for k, _, f in shown]
-        table.add_row(*[Text(name)] * several, str(measures["round"]), *cells)
+    for heading in (*["run"] * several, "round", *(m.progress_heading for m in shown)):
+        table.add_column(escape(heading), justify="left" if heading == "run" else "right")
+    for name, values in evaluations:
+        cells = [m.progress_text(values[m.key]) if m.key in values else "" for m in shown]
+        table.add_row(*[Text(name)] * several, str(values["round"]), *cells)
     return table
 
 
 class Bars:
-    """One bar a run."""
+    """One bar for each run."""
 
     def __init__(self, bars: Latest) -> None:
         self._bars = bars
 
-    def watch(self, name: str) -> runner.Watch:
-        """A new bar, and the function that moves it."""
+    def watch(self, name: str, own: Sequence[MeasureDisplay] = ()) -> runner.OnRound:
+        """Add a bar for a run with some measures of its own, and return the function that moves it."""
+        self._bars.measures = (
+            *self._bars.measures,
+            *(m for m in own if m not in self._bars.measures),
+        )
         task = self._bars.add_task(name, total=None, accuracy="")
 
         def move(progress: runner.Progress) -> None:
@@ -93,7 +98,7 @@ class Bars:
 
 @contextmanager
 def overall(quiet: bool) -> Iterator["Overall"]:
-    """One bar for many runs; where there is no terminal, a line for every run that ends."""
+    """Show one bar for many runs; without a terminal, print a line for every run that ends."""
     console = Console(stderr=True)
     bars = Progress(
         TextColumn("{task.description}", markup=False),
@@ -117,17 +122,23 @@ class Overall:
         self._runs = 0
 
     def begin(self, runs: int) -> None:
-        """So many runs are to come."""
+        """Set the number of runs."""
         self._runs = runs
         self._bars.update(self._task, description=f"0 of {runs} runs")
 
+    def drop(self, number: int) -> None:
+        """Count one run fewer, because it was refused."""
+        self._at.pop(number, None)
+        self._runs -= 1
+
     def move(self, number: int, name: str, at: runner.Progress) -> None:
-        """A run has got so far."""
+        """Note the progress of one run."""
         self._at[number] = at
         ended = sum(each.round == each.rounds for each in self._at.values())
         done = sum(each.round for each in self._at.values())
         known = sum(each.rounds for each in self._at.values())
-        total = known / len(self._at) * self._runs  # others will be about as long
+        # The others will be about as long.
+        total = known / len(self._at) * self._runs
         text = f"{ended} of {self._runs} runs"
         self._bars.update(self._task, description=text, completed=done, total=total)
         if at.measures is not None:

@@ -2,24 +2,60 @@
 
 import math
 import re
-from argparse import Namespace
-from dataclasses import asdict, dataclass
-from typing import Any
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-from rich.table import Table
-
-from chronofed import theory
+from chronofed.cli.options import add_json, add_plot
 from chronofed.cli.output import emit, emit_json, note
-from chronofed.cli.parser import SYMBOLS
-from chronofed.errors import SpecError
-from chronofed.reports import figure
-from chronofed.reports.curves import draw_lines
+from chronofed.core.errors import SpecError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from rich.table import Table
+
+    from chronofed import theory
+
+GROUP = "theory"
+HELP = "show how many rounds algorithms need, by the theorems"
 
 NAMES = {"sgd": "SGD", "fedavg": "FedAvg", "cl": "CL", "cfl": "CFL"}
 ERRATA = "docs/errata.md#rates"
-POINTS = 200  # of a curve
+# Points of a curve.
+POINTS = 200
+
+
+class Symbol(NamedTuple):
+    """An option: the paper's symbol, the default of this command, and a few words.
+
+    Names are those of :class:`~chronofed.theory.symbols.Problem`, which has the ranges. They are repeated here
+    because the theory imports numpy, which would triple the time of ``--help``.
+    """
+
+    symbol: str
+    default: float
+    about: str
+
+
+SYMBOLS = {
+    "epsilon": Symbol("epsilon", 0.01, "accuracy"),
+    "smoothness": Symbol("L", 1.0, "smoothness"),
+    "convexity": Symbol("mu", 0.1, "strong convexity"),
+    "client_drift_sq": Symbol("G^2", 1.0, "client drift, squared"),
+    "time_drift_sq": Symbol("D^2", 1.0, "time drift, squared"),
+    "information_loss_sq": Symbol("R^2", 0.5, "information loss, squared; may be inf"),
+    "client_slope_sq": Symbol("B^2", 0.0, "growth of the client drift with the gradient, squared"),
+    "time_slope_sq": Symbol("A^2", 0.0, "growth of the time drift with the gradient, squared"),
+    "covariance": Symbol("F^2", 0.0, "covariance of time drifts"),
+    "covariance_slope": Symbol("C^2", 0.0, "growth of the covariance with the squared gradient"),
+    "noise_sq": Symbol("sigma^2", 1.0, "variance of stochastic gradients"),
+    "clients": Symbol("N", 10.0, "clients of a round"),
+    "steps": Symbol("K", 10.0, "local steps"),
+    "server_lr": Symbol("eta_g", 1.0, "global step size"),
+    "distance_sq": Symbol("H", 1.0, "squared distance from the start to the optimum"),
+    "gap": Symbol("f_0 - f_*", 1.0, "objective at the start minus its minimum"),
+    "c_m": Symbol("c_m", 1.0, "constant of the non-convex rate"),
+}
 
 TERMS = {
     "strongly-convex": {
@@ -67,7 +103,7 @@ GOALS = {
 FIRST_NOTES = {
     "strongly-convex": "(a) the paper's table of rates has no L",
     "convex": "(a) the paper has no L",
-    "non-convex": "(a) the proof gives no c_m; the paper has no SGD here, this is FedAvg without its drift",
+    "non-convex": "(a) the proof gives no c_m; the paper has no SGD here: this is FedAvg without its drift",
 }
 NOTES = (
     "(b) the paper has 1 + A² + max(B², C²)",
@@ -77,23 +113,49 @@ NOTES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """What there is to say about one algorithm."""
+class Rate(NamedTuple):
+    """All numbers of one algorithm.
+
+    Attributes:
+        algorithm: Its name.
+        rounds: Terms and constants of the rate.
+        stateless: :math:`c_A` if clients never come back.
+        safe_lr: The largest local learning rate that the proof allows.
+    """
 
     algorithm: str
-    rounds: theory.Rounds
-    stateless: float  # c_A if clients never come back
+    rounds: "theory.Rounds"
+    stateless: float
     safe_lr: float
 
     @property
     def others(self) -> dict[str, Any]:
-        """What is not a term and not a constant of the rate."""
+        """Numbers that are neither a term nor a constant of the rate."""
         return {"stateless": self.stateless, "phi": self.rounds.phi, "safe_lr": self.safe_lr}
 
 
-def main(options: Namespace) -> int:
-    """Show rounds that algorithms need, term by term; draw them over a parameter if asked for."""
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("--algorithm", choices=NAMES, help="only this one (default: all)")
+    text = "kind of objectives (default strongly-convex)"
+    parser.add_argument("--case", choices=TERMS, default="strongly-convex", help=text)
+    parser.add_argument("--stateless", action="store_true", help="clients never come back")
+    symbols = {name.replace("_", "-"): symbol for name, symbol in SYMBOLS.items()}
+    text = "option on the horizontal axis of --plot (default epsilon)"
+    parser.add_argument("--over", choices=symbols, metavar="NAME", help=text)
+    text = "its range (default: from a tenth to ten times its value)"
+    parser.add_argument("--range", type=float, nargs=2, metavar=("LOW", "HIGH"), help=text)
+    for name, symbol in symbols.items():
+        text = f"{symbol.about}: {symbol.symbol} (default {symbol.default:g})"
+        parser.add_argument(f"--{name}", type=float, default=symbol.default, metavar="X", help=text)
+    add_plot(parser)
+    add_json(parser)
+
+
+def run(options: Namespace) -> int:
+    """Show the rounds that algorithms need, term by term; plot them over a parameter if asked for."""
+    from chronofed import theory
+
     settings = {name: getattr(options, name) for name in SYMBOLS}
     algorithms = [options.algorithm] if options.algorithm else list(theory.ALGORITHMS)
     _check_plot(options)
@@ -113,6 +175,8 @@ def main(options: Namespace) -> int:
 
 
 def _rate(name: str, case: str, settings: dict[str, Any], stateless: bool) -> Rate:
+    from chronofed import theory
+
     found = theory.rounds(name, case, stateless=stateless, **settings)
     once = theory.rounds(name, case, stateless=True, **settings)
     smoothness, steps, server_lr = (settings[s] for s in ("smoothness", "steps", "server_lr"))
@@ -121,13 +185,20 @@ def _rate(name: str, case: str, settings: dict[str, Any], stateless: bool) -> Ra
 
 
 def _check_plot(options: Namespace) -> None:
+    from chronofed.reports.figures import canvas
+
     if options.plot:
-        figure.check(options.plot)
+        canvas.check(options.plot)
     elif options.over or options.range:
         raise SpecError(f"--{'over' if options.over else 'range'}: needs --plot FILE")
 
 
 def _plot(options: Namespace, algorithms: list[str], settings: dict[str, float]) -> None:
+    import numpy as np
+
+    from chronofed import theory
+    from chronofed.reports.figures.theory import draw_lines
+
     over = (options.over or "epsilon").replace("-", "_")
     values = _values(options.range or _default_range(over, settings))
     lines = {}
@@ -136,7 +207,7 @@ def _plot(options: Namespace, algorithms: list[str], settings: dict[str, float])
         rate = theory.rounds(name, options.case, stateless=options.stateless, **varied)
         lines[NAMES[name]] = np.asarray(rate.total)
     if not all(np.isfinite(line).all() for line in lines.values()):
-        raise ValueError("range: rounds become infinite there; choose another one")
+        raise ValueError("range: the number of rounds becomes infinite there; choose another range")
     if not any(np.ptp(line) > 0 for line in lines.values()):
         msg = f"over: the {options.case} rate does not depend on {over}; choose another parameter"
         raise ValueError(msg)
@@ -147,7 +218,7 @@ def _plot(options: Namespace, algorithms: list[str], settings: dict[str, float])
 
 
 def _default_range(over: str, settings: dict[str, float]) -> tuple[float, float]:
-    """Two decades around what is set, within what is possible."""
+    """Return two decades around the value that is set, within the legal range."""
     middle = settings[over]
     if not 0 < middle < math.inf:
         return 0.01, 10.0
@@ -157,7 +228,9 @@ def _default_range(over: str, settings: dict[str, float]) -> tuple[float, float]
     return max(low, middle / 10), min(most, middle * 10)
 
 
-def _values(bounds: tuple[float, float]) -> NDArray[np.float64]:
+def _values(bounds: tuple[float, float]) -> "NDArray[np.float64]":
+    import numpy as np
+
     low, high = bounds
     if not -math.inf < low < high < math.inf:
         raise ValueError(f"range: expected two finite numbers, the smaller first, not {low} {high}")
@@ -167,6 +240,8 @@ def _values(bounds: tuple[float, float]) -> NDArray[np.float64]:
 def _document(
     options: Namespace, settings: dict[str, float], found: list[Rate]
 ) -> dict[str, object]:
+    from dataclasses import asdict
+
     return {
         "case": options.case,
         "returning": not options.stateless,
@@ -184,12 +259,14 @@ def _document(
     }
 
 
-def _finite(values: Any) -> dict[str, float | None]:  # noqa: ANN401 - a mapping of numbers
-    """JSON has no infinity."""
+def _finite(values: Any) -> dict[str, float | None]:
+    """Replace infinity, which JSON lacks, by null."""
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
-def _table(options: Namespace, found: list[Rate]) -> Table:
+def _table(options: Namespace, found: list[Rate]) -> "Table":
+    from rich.table import Table
+
     title = (
         f"communication rounds until {GOALS[options.case]}, ε = {options.epsilon:g}, {options.case}"
     )
@@ -208,23 +285,24 @@ def _table(options: Namespace, found: list[Rate]) -> Table:
         table.add_row(name, formula, *cells)
     table.add_section()
     for name, formula in OTHERS.items():
+        # The non-convex theorem has no bias.
         if name == "phi" and options.case == "non-convex":
-            continue  # the theorem has none
+            continue
         table.add_row(LABELS[name], formula, *(_number(rate.others[name]) for rate in found))
     return table
 
 
 def _footnotes(options: Namespace) -> list[str]:
     return [
-        "These are the terms inside O(): compare them, do not wait for so many rounds.",
-        "M² = max(0, D² - F²), H = ‖w₀ - w*‖²." + " M² has G² in it." * options.stateless,
+        "These are the terms inside O(): use them to compare, not to predict a number of rounds.",
+        "M² = max(0, D² - F²), H = ‖w₀ - w*‖²." + " M² includes G²." * options.stateless,
         FIRST_NOTES[options.case],
         *NOTES,
-        "SGD takes one step on what N clients see in K: it has no c_C and no c_R1.",
-        f"Where a formula differs from the paper's, see {ERRATA}.",
+        "SGD takes one step on what N clients see in K steps: it has no c_C and no c_R1.",
+        f"Differences from the paper's formulas are explained in {ERRATA}.",
     ]
 
 
-def _number(value: Any) -> str:  # noqa: ANN401 - a number
-    """Four digits; large numbers in full as long as they can be read."""
+def _number(value: Any) -> str:
+    """Show four digits, and large numbers in full as long as they are readable."""
     return f"{value:,.0f}" if 1000 <= value < 1e9 else f"{value:.4g}"

@@ -1,14 +1,36 @@
 """The command ``chronofed report``."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
+from chronofed.cli.options import add_json, add_runs
 from chronofed.cli.output import emit_json, note
-from chronofed.reports.html import write_report
-from chronofed.reports.view import RunView, find_runs, groups
+
+GROUP = "results"
+HELP = "write a page about runs, to send to a colleague"
 
 
-def main(options: Namespace) -> int:
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_runs(parser)
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("report.html"),
+        metavar="FILE",
+        help="the page (default report.html)",
+    )
+    text = "heading of the page (default: Comparison of runs)"
+    parser.add_argument("--title", metavar="TEXT", help=text)
+    add_json(parser)
+
+
+def run(options: Namespace) -> int:
     """Write one page about some runs, to send to a colleague."""
+    from chronofed.reports.runs import RunView, find_runs, groups
+    from chronofed.reports.web.page import write_report
+
     paths = find_runs(options.runs)
     found = groups([RunView.read(path) for path in paths])
     write_report(found, options.output, options.title or "Comparison of runs")

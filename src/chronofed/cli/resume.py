@@ -1,15 +1,51 @@
 """The command ``chronofed resume``."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
-from chronofed.cli.run import check_samples, work
-from chronofed.experiments import spec
-from chronofed.records import RunDirectory
+from chronofed.cli.options import (
+    add_data,
+    add_engine,
+    add_json,
+    add_quiet,
+    add_samples,
+    add_track,
+)
+from chronofed.cli.run import changed, check_samples, show
+
+GROUP = "experiments"
+HELP = "continue a run that was stopped"
 
 
-def main(options: Namespace) -> int:
-    """Continue a run that was stopped; a finished one is only shown again."""
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
+    for add in (add_engine, add_data, add_samples, add_track, add_quiet, add_json):
+        add(parser)
+
+
+def run(options: Namespace) -> int:
+    """Continue a run; of a finished one, print the result again."""
+    # A folder that is not a run is reported before torch is imported.
+    from chronofed.runs import RunDirectory
+
     directory = RunDirectory.open(options.run)
-    experiment = spec.load(directory.spec_path, data=options.data)
-    check_samples(experiment, options)
-    return work(directory, experiment, options)
+    from chronofed.cli.progress import progress
+    from chronofed.runs import runner
+    from chronofed.runs.built import build
+    from chronofed.runs.load_spec import load
+
+    experiment = changed(load(directory.spec_path, data=options.data), options)
+    # A finished run needs its data only to draw samples.
+    built = build(experiment, options.data) if options.samples else None
+    if built is not None:
+        check_samples(built, options)
+    with progress(options.quiet or options.json) as bars:
+        on_round = bars.watch(experiment.name, experiment.evaluate.own_measures())
+        if built is not None:
+            summary = runner.proceed(directory, built, on_round=on_round)
+        else:
+            summary = runner.resume(
+                directory, options.data, experiment=experiment, on_round=on_round
+            )
+    return show(directory, summary, built, options)

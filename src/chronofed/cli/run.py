@@ -1,87 +1,122 @@
 """The command ``chronofed run``."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from chronofed.cli.options import (
+    add_data,
+    add_engine,
+    add_json,
+    add_quiet,
+    add_samples,
+    add_spec,
+    add_track,
+    check_spec,
+)
 from chronofed.cli.output import emit, emit_json, note, width
-from chronofed.cli.progress import progress
-from chronofed.errors import RunError, SpecError
-from chronofed.experiments import runner, spec
-from chronofed.records import RunDirectory
-from chronofed.records.checkpoint import load_latest
-from chronofed.reports.samples import check_picture, draw_samples
-from chronofed.reports.terminal import comparison
-from chronofed.reports.view import RunView, groups
+from chronofed.core.errors import RunError, SpecError
+
+if TYPE_CHECKING:
+    from chronofed.runs import RunDirectory
+    from chronofed.runs.built import BuiltRun
+    from chronofed.runs.spec import Experiment
+
+GROUP = "experiments"
+HELP = "run an experiment"
 
 
-def main(options: Namespace) -> int:
-    """Carry out an experiment."""
-    experiment = spec.load(options.spec, options.set, options.data)
-    experiment = changed(experiment, options)
-    check_samples(experiment, options)
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_spec(parser)
+    text = "run directory to create (default: runs/NAME-FINGERPRINT-sSEED)"
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help=text)
+    for add in (add_engine, add_data, add_samples, add_track, add_quiet, add_json):
+        add(parser)
+
+
+def run(options: Namespace) -> int:
+    """Run an experiment."""
+    check_spec(options.spec)
+    from chronofed.cli.progress import progress
+    from chronofed.runs import runner
+    from chronofed.runs.built import build
+    from chronofed.runs.load_spec import load
+
+    experiment = changed(load(options.spec, options.set, options.data), options)
+    built = build(experiment, options.data)
+    check_samples(built, options)
     path = options.output or Path("runs") / default_name(experiment)
-    directory = runner.start(experiment, path, options.data)
-    return work(directory, experiment, options)
+    directory = runner.create(built, path)
+    with progress(options.quiet or options.json) as bars:
+        on_round = bars.watch(experiment.name, experiment.evaluate.own_measures())
+        summary = runner.proceed(directory, built, on_round=on_round)
+    return show(directory, summary, built, options)
 
 
-def changed(experiment: spec.Experiment, options: Namespace) -> spec.Experiment:
-    """The experiment with the engine and the tracker that the command line asks for."""
-    experiment = spec.on_engine(experiment, options.engine, options.workers)
+def changed(experiment: "Experiment", options: Namespace) -> "Experiment":
+    """Return the experiment with the engine and the tracker of the command line."""
+    import msgspec
+
+    from chronofed.runs.spec import on_engine
+
+    experiment = on_engine(experiment, options.engine, options.workers)
     return msgspec.structs.replace(experiment, track=options.track or experiment.track)
 
 
-def default_name(experiment: spec.Experiment) -> str:
-    """Name, fingerprint and seed: equal experiments meet in one directory."""
+def default_name(experiment: "Experiment") -> str:
+    """Join name, fingerprint and seed: equal experiments get the same directory."""
     safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in experiment.name)
     return f"{safe}-{experiment.fingerprint()}-s{experiment.seed}"
 
 
-def work(directory: RunDirectory, experiment: spec.Experiment, options: Namespace) -> int:
-    """Bring a run to its end and show the result."""
-    with progress(options.quiet or options.json) as bars:
-        summary = runner.proceed(
-            directory,
-            options.data,
-            bars.watch(experiment.name),
-            note,
-            lambda read: changed(read, options),
-        )
+def show(
+    directory: "RunDirectory",
+    summary: dict[str, Any],
+    built: "BuiltRun | None",
+    options: Namespace,
+) -> int:
+    """Print the result of a run; with ``--samples``, draw the samples that clients keep."""
+    from chronofed.reports.runs import RunView, groups
+    from chronofed.reports.terminal.comparison import comparison
+
     if options.json:
         emit_json({"run": str(directory.path), **summary})
     else:
         found = groups([RunView.read(directory.path)])
         emit(comparison(found, f"run: {directory.path}", width()))
-    if options.samples:
-        _draw_samples(directory, experiment, options)
+    if options.samples and built is not None:
+        _draw_samples(directory, built, options)
     return 0
 
 
-def check_samples(experiment: spec.Experiment, options: Namespace) -> None:
-    """Refuse, before anything is trained, to draw samples where there will be none.
+def check_samples(built: "BuiltRun", options: Namespace) -> None:
+    """Refuse ``--samples`` before training starts if there will be none to draw.
 
     Raises:
         SpecError: If clients keep no samples, or none that are images.
     """
+    from chronofed.reports.figures.samples import check_picture
+
     if not options.samples:
         return
-    memory = experiment.method.memory
-    if memory.home != "client":
+    memory = built.experiment.method.memory
+    if memory.location != "client":
         msg = (
             f"--samples: with {type(memory).__name__} clients keep no samples to draw; "
             "leave it out, or choose a memory that keeps some, e.g. core-set or generative"
         )
         raise SpecError(msg)
-    task, _, _ = experiment.build(options.data)
-    check_picture(options.samples, task.data.shape)
+    check_picture(options.samples, built.task.data.shape)
 
 
-def _draw_samples(directory: RunDirectory, experiment: spec.Experiment, options: Namespace) -> None:
-    """Draw what clients keep at the end of the run."""
+def _draw_samples(directory: "RunDirectory", built: "BuiltRun", options: Namespace) -> None:
+    """Draw the samples that clients keep at the end of the run."""
+    from chronofed.reports.figures.samples import draw_samples
+    from chronofed.runs.checkpoint import load_latest
+
     snapshot, _ = load_latest(directory.checkpoints)
     if snapshot is None:
         raise RunError(f"{directory.path} has no checkpoint left to take samples from")
-    task, _, _ = experiment.build(options.data)
-    draw_samples(snapshot.lockers, options.samples, task.data.classes)
+    draw_samples(snapshot.client_states, options.samples, built.task.data.classes)
     note(f"samples: {options.samples}")

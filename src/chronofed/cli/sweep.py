@@ -1,42 +1,81 @@
 """The command ``chronofed sweep``."""
 
-import shlex
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from chronofed.cli.options import (
+    add_data,
+    add_json,
+    add_quiet,
+    add_spec,
+    check_counts,
+    check_spec,
+    parse_seeds,
+)
 from chronofed.cli.output import emit, emit_json, note
-from chronofed.cli.progress import progress
-from chronofed.cli.values import seeds_of
-from chronofed.errors import DivergedError, SpecError
-from chronofed.experiments.runner import Progress, Watch
-from chronofed.experiments.sweep import Choice, Sweep, Trial
-from chronofed.reports.tables import TextTable
+from chronofed.core.errors import DivergedError
+
+if TYPE_CHECKING:
+    from chronofed.reports.tables import TextTable
+    from chronofed.runs.runner import OnRound, Progress
+    from chronofed.studies.sweep import Trial
+
+GROUP = "experiments"
+HELP = "tune settings of an experiment"
 
 
-def main(options: Namespace) -> int:
-    """Tune settings; leave the runs and the best specification."""
-    if options.trials < 1:
-        raise SpecError(f"--trials: expected a number >= 1, not {options.trials}")
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_spec(parser)
+    parser.add_argument(
+        "--vary",
+        action="append",
+        required=True,
+        metavar="KEY=VALUES",
+        help="values to try: a range, train.lr=0.01:0.3, or a list, train.epochs=1,2; repeat for more",
+    )
+    text = "number of trials (default 20)"
+    parser.add_argument("--trials", type=int, default=20, metavar="N", help=text)
+    text = "number of the summary to maximise (default anytime)"
+    parser.add_argument("--measure", default="anytime", metavar="KEY", help=text)
+    text = "seeds to average over (default 0)"
+    parser.add_argument("--seeds", default="0", metavar="LIST", help=text)
+    text = "folder of the runs (default: runs/sweep-NAME)"
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help=text)
+    for add in (add_data, add_quiet, add_json):
+        add(parser)
+
+
+def run(options: Namespace) -> int:
+    """Tune settings; write the runs and the best spec."""
+    check_counts(options, "trials")
+    check_spec(options.spec)
+    import shlex
+
+    from chronofed.cli.progress import progress
+    from chronofed.studies.sweep import SearchRange, Sweep
+
     sweep = Sweep(
         options.spec,
-        [Choice.parse(text) for text in options.vary],
+        [SearchRange.parse(text) for text in options.vary],
         options.output or Path("runs") / f"sweep-{options.spec.stem}",
         options.set,
         options.data,
         options.measure,
-        seeds_of(options.seeds),
+        parse_seeds(options.seeds),
     )
     sweep.check()
     with progress(options.quiet or options.json) as bars:
-        watches: dict[int, Watch] = {}
+        moves: dict[int, OnRound] = {}
 
-        def watch(number: int, at: Progress) -> None:
-            if number not in watches:
-                watches[number] = bars.watch(f"trial {number}")
-            watches[number](at)
+        def on_round(number: int, at: "Progress") -> None:
+            if number not in moves:
+                moves[number] = bars.watch(f"trial {number}")
+            moves[number](at)
 
-        trials = sweep.run(options.trials, watch)
+        trials = sweep.run(options.trials, on_round)
     if trials[0].value is None:
         raise DivergedError("all trials diverged: try smaller learning rates")
     best = sweep.save(trials[0])
@@ -44,15 +83,15 @@ def main(options: Namespace) -> int:
         emit_json({"best": str(best), "trials": [_plain(trial) for trial in trials]})
         return 0
     emit(_table(trials, options.measure).terminal())
-    note(f"best: {shlex.join(_changes(trials[0]))}; the whole specification: {best}")
+    note(f"best: {shlex.join(_changes(trials[0]))}; the whole spec: {best}")
     return 0
 
 
-def _changes(trial: Trial) -> list[str]:
+def _changes(trial: "Trial") -> list[str]:
     return [word for key, value in trial.settings.items() for word in ("-s", f"{key}={value}")]
 
 
-def _plain(trial: Trial) -> dict[str, object]:
+def _plain(trial: "Trial") -> dict[str, object]:
     return {
         "trial": trial.number,
         "settings": trial.settings,
@@ -61,7 +100,9 @@ def _plain(trial: Trial) -> dict[str, object]:
     }
 
 
-def _table(trials: Sequence[Trial], measure: str) -> TextTable:
+def _table(trials: "Sequence[Trial]", measure: str) -> "TextTable":
+    from chronofed.reports.tables import TextTable
+
     keys = list(trials[0].settings)
     rows = [
         [str(t.number), *(_shown(t.settings[k]) for k in keys), _shown(t.value), _words(t)]
@@ -74,5 +115,5 @@ def _shown(value: object) -> str:
     return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _words(trial: Trial) -> str:
+def _words(trial: "Trial") -> str:
     return {"complete": "", "pruned": "stopped early", "fail": "diverged"}[trial.state]

@@ -1,9 +1,8 @@
-"""Where the clients of a round run."""
+"""Engines: how and where the clients of a round are trained."""
 
-from chronofed.engines.batched import BatchedEngine
-from chronofed.engines.lockers import LockerStore
+from chronofed.engines.batched.engine import BatchedEngine
 from chronofed.engines.processes import ProcessEngine
 from chronofed.engines.serial import SerialEngine
 from chronofed.engines.threads import ThreadEngine
 
-__all__ = ["BatchedEngine", "LockerStore", "ProcessEngine", "SerialEngine", "ThreadEngine"]
+__all__ = ["BatchedEngine", "ProcessEngine", "SerialEngine", "ThreadEngine"]

@@ -1,33 +1,229 @@
-"""What engines share: a client at work, and the rounds of an engine with several workers."""
+"""The contract of an engine, and the base class of all engines on one machine.
 
+An engine maps orders to results. It trains the clients of a round, in any order and wherever it likes, and
+must return the results that :class:`~chronofed.engines.serial.SerialEngine` returns, bit for bit.
+
+To write an engine, subclass :class:`LocalEngine`:
+
+* A run builds it with the keyword arguments ``task``, ``workers``, ``client_states`` and ``timer``, and closes
+  it in the end.
+* :meth:`~LocalEngine.prepare` and :meth:`~LocalEngine.map` receive the method, the orders of one round and the
+  round's plan. They yield one :class:`~chronofed.clients.messages.Result` per order, in any order.
+* :meth:`~LocalEngine.job` joins an order with its client's data and state, :meth:`Job.build_client` builds the
+  :class:`~chronofed.clients.client.Client`, and that client does all the work: ``prepare()`` or ``serve()``.
+* :meth:`~LocalEngine.store_state` keeps a client's state for its next visit. ``prepare`` must not store any.
+* A client computes inside :func:`one_thread`, because the number of torch threads changes the rounding.
+* An objective serves one client at a time: every thread or process needs one of its own
+  (``task.objective()``).
+* ``max_workers`` and :meth:`~LocalEngine.unsupported` declare what the engine cannot do.
+
+A specification names such a class as ``engine = "package.module:Class"``; nothing has to be registered.
+"""
+
+import ctypes
 import os
+import sys
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, Protocol, Self, TypeAlias
+from functools import cache
+from typing import ClassVar, Protocol, Self, TypeAlias, runtime_checkable
 
 import torch
 
-from chronofed.clock import Clock
-from chronofed.errors import IncompatibleError
-from chronofed.protocol import Client, Engine, Locker, Method, Order, Result
-from chronofed.scenarios.base import ELSEWHERE, Plan, Visit
-from chronofed.types import Objective, Task
+from chronofed.clients.client import Client
+from chronofed.clients.messages import Exchange, Order, Result
+from chronofed.clients.state import ClientState
+from chronofed.core.errors import IncompatibleError
+from chronofed.core.timing import PhaseTimer
+from chronofed.core.types import Objective, Record, Task
+from chronofed.methods.local import Train
+from chronofed.methods.method import Method
+from chronofed.scenarios.base import NO_LOCAL_DATA, Plan, Visit
 
-# Seconds that are waited at a time. Ctrl-C may reach another thread than the one that waits, and is seen only
-# when that one wakes.
-PATIENCE = 0.2
+Answer: TypeAlias = tuple[Result, ClientState | None]
 
-Exchange: TypeAlias = Literal["prepare", "train"]
-Answer: TypeAlias = tuple[Result, Locker | None]
-Outcome: TypeAlias = Answer | BaseException
+# Parameters of glibc's mallopt.
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+
+
+class Engine(Protocol):
+    """Map orders to results; all that the training loop needs of an engine."""
+
+    @property
+    def client_states(self) -> MutableMapping[int, ClientState]:
+        """Client states by client number; empty if the clients keep them on other machines."""
+        ...
+
+    def prepare(self, method: Method, orders: Iterable[Order], plan: Plan) -> Iterator[Result]:
+        """Run the exchange that begins a round; yield the answers in any order."""
+        ...
+
+    def map(self, method: Method, orders: Iterable[Order], plan: Plan) -> Iterator[Result]:
+        """Train the clients; yield the results in any order."""
+        ...
+
+
+class ManagedEngine(Engine, Protocol):
+    """An engine that a run builds, uses and closes."""
+
+    @property
+    def task(self) -> Task:
+        """The task; callers use this one instead of their own, so that shared data exist once."""
+        ...
+
+    def close(self) -> None:
+        """Stop all workers."""
+        ...
+
+
+@runtime_checkable
+class StatefulEngine(Protocol):
+    """An engine that learns about its clients; a resumed run gives it back its state."""
+
+    def state_dict(self) -> Record:
+        """Return the state to write to a checkpoint."""
+        ...
+
+    def load_state_dict(self, state_dict: Record) -> None:
+        """Continue from the state that :meth:`state_dict` returned."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """An order with everything that its client needs.
+
+    Attributes:
+        method: The method.
+        order: The order.
+        visit: The data that the client holds.
+        client_state: The state that it kept from earlier visits; ``None`` on the first.
+    """
+
+    method: Method
+    order: Order
+    visit: Visit
+    client_state: ClientState | None
+
+    def build_client(
+        self, task: Task, objective: Objective, timer: PhaseTimer, *, uses_global_rng: bool = True
+    ) -> Client:
+        """Load the samples and build the client.
+
+        Args:
+            task: Source of the samples.
+            objective: The model; no other client may use it until this one is done.
+            timer: Records the time spent.
+            uses_global_rng: As in :class:`~chronofed.clients.client.Client`.
+
+        Returns:
+            The client, ready to ``prepare()`` or ``serve()``.
+
+        Raises:
+            IncompatibleError: If its samples are not on this machine.
+        """
+        if not len(self.visit.indices):
+            raise IncompatibleError(NO_LOCAL_DATA)
+        with timer("data"):
+            samples = task.samples(self.visit.indices)
+        return Client(
+            self.method,
+            self.order,
+            self.client_state,
+            objective,
+            samples,
+            self.visit.key,
+            timer,
+            uses_global_rng,
+        )
+
+
+def answer(client: Client, exchange: Exchange) -> Answer:
+    """Let a client do its part in one of the two exchanges of a round."""
+    return (client.prepare(), None) if exchange == "prepare" else client.serve()
+
+
+class LocalEngine(ABC):
+    """Base of the engines on this machine.
+
+    Attributes:
+        task: Source of samples and models.
+        workers: Number of clients to train in parallel; by default the number of usable cores.
+        client_states: States that the simulated clients keep between their visits; to limit the memory that
+            they take, a :class:`~chronofed.clients.cache.StateCache`.
+        timer: Records the time spent in each phase; the times of all workers are added up.
+
+    Raises:
+        ValueError: If ``workers`` is less than 1.
+    """
+
+    max_workers: ClassVar[int | None] = None
+    """Most workers that the engine can use; ``None`` for any number."""
+    summary: ClassVar[str] = ""
+    """The way it runs clients, in a few words; recorded as the reason when ``auto`` chooses it."""
+
+    def __init__(
+        self,
+        task: Task,
+        workers: int | None = None,
+        client_states: MutableMapping[int, ClientState] | None = None,
+        timer: PhaseTimer | None = None,
+    ) -> None:
+        if workers is not None and workers < 1:
+            raise ValueError(f"workers: expected at least 1, not {workers}")
+        self.task = task
+        self.workers = min(workers or usable_cores(), self.max_workers or sys.maxsize)
+        self.client_states: MutableMapping[int, ClientState] = (
+            {} if client_states is None else client_states
+        )
+        self.timer = timer or PhaseTimer()
+
+    @classmethod
+    def unsupported(cls, method: Method, task: Task, train: Train) -> str | None:
+        """Return the reason, in one line, why the engine cannot train this; ``None`` if it can."""
+        return None
+
+    @abstractmethod
+    def prepare(self, method: Method, orders: Iterable[Order], plan: Plan) -> Iterator[Result]:
+        """Run the exchange that begins a round; no client state changes.
+
+        Yields:
+            The clients' answers, in any order.
+        """
+
+    @abstractmethod
+    def map(self, method: Method, orders: Iterable[Order], plan: Plan) -> Iterator[Result]:
+        """Train the clients and store their states.
+
+        Yields:
+            The clients' results, in any order.
+        """
+
+    def close(self) -> None:  # noqa: B027, an engine without workers has nothing to stop
+        """Stop all workers; the next order starts new ones."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def job(self, method: Method, order: Order, plan: Plan) -> Job:
+        """Join an order with its client's data and state."""
+        client = order.client
+        return Job(method, order, plan.visits[client], self.client_states.get(client))
+
+    def store_state(self, method: Method, client: int, state: ClientState | None) -> None:
+        """Keep a client's state for its next visit, if the method needs one."""
+        if method.stateful and state is not None:
+            self.client_states[client] = state
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One torch thread inside the block: faster for small models, and the same bits on every machine."""
+    """Use one torch thread inside the block: faster for small models, and the same bits on every machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -37,176 +233,22 @@ def one_thread() -> Iterator[None]:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use, which can be fewer than the machine has."""
+    """Return the number of cores that this process may use, which can be fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """An order, with what its client brings along.
+@cache
+def keep_freed_memory() -> bool:
+    """Let the C library keep freed memory for the next round's updates, because new pages are slow.
 
-    Attributes:
-        method: How to learn.
-        order: What to do.
-        visit: Which data the client holds.
-        locker: What it kept from earlier visits; ``None`` on the first.
+    Returns:
+        Whether it does; only glibc has this setting.
     """
-
-    method: Method
-    order: Order
-    visit: Visit
-    locker: Locker | None
-
-    def client(
-        self, task: Task, objective: Objective, clock: Clock, *, draws: bool = True
-    ) -> Client:
-        """The client with its samples; ``draws`` as in :class:`~chronofed.protocol.Client`.
-
-        Raises:
-            IncompatibleError: If its samples are not on this machine.
-        """
-        if not len(self.visit.indices):
-            raise IncompatibleError(ELSEWHERE)
-        with clock("data"):
-            samples = task.samples(self.visit.indices)
-        key = self.visit.key
-        return Client(self.method, self.order, self.locker, objective, samples, key, clock, draws)
-
-
-def answer(client: Client, exchange: Exchange) -> Answer:
-    """What a client has to say in one of a round's two exchanges."""
-    return (client.prepare(), None) if exchange == "prepare" else client.serve()
-
-
-def longest_first(orders: Iterable[Order], plan: Plan) -> list[Order]:
-    """Clients with many samples first, so that none of them is left to run alone at the end."""
-    return sorted(orders, key=lambda o: (-len(plan.visits[o.client].indices), o.client))
-
-
-class LocalEngine(Engine, Protocol):
-    """An engine on this machine, which may hold threads or processes."""
-
-    @property
-    def task(self) -> Task:
-        """What is learned; use it instead of one's own, so that data that workers share are there once."""
-        ...
-
-    def close(self) -> None:
-        """End all workers."""
-        ...
-
-
-class ParallelEngine(ABC):
-    """An engine with several workers: hands every idle one the next client.
-
-    A round succeeds as a whole or not at all: lockers are replaced only when every client has
-    answered. Where clients fail, the error is that of the first by number, whatever the number of workers.
-
-    Attributes:
-        task: Where samples and models come from.
-        workers: Clients that are served at a time; by default as many as there are usable cores.
-        lockers: What the simulated clients keep between their visits.
-        clock: Where time is booked: that of all workers together, which is more than passes.
-    """
-
-    def __init__(
-        self,
-        task: Task,
-        workers: int | None = None,
-        lockers: MutableMapping[int, Locker] | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        if workers is not None and workers < 1:
-            raise ValueError(f"workers: expected at least 1, not {workers}")
-        self.task = task
-        self.workers = workers or usable_cores()
-        self.lockers: MutableMapping[int, Locker] = {} if lockers is None else lockers
-        self.clock = clock or Clock()
-
-    def prepare(self, method: Method, orders: Iterable[Order], plan: Plan) -> Iterator[Result]:
-        """Let the clients answer the exchange that begins a round.
-
-        Yields:
-            Answers, as they came.
-        """
-        for result, _ in self._gather("prepare", method, orders, plan):
-            yield result
-
-    def map(self, method: Method, orders: Iterable[Order], plan: Plan) -> Iterator[Result]:
-        """Serve the orders, several at a time.
-
-        Yields:
-            Results, as they came.
-        """
-        for result, locker in self._gather("train", method, orders, plan):
-            if method.stateful and locker is not None:
-                self.lockers[result.client] = locker
-            yield result
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @abstractmethod
-    def close(self) -> None:
-        """End all workers, at once; the next order would start new ones."""
-
-    @abstractmethod
-    def _hire(self, count: int) -> None:
-        """Have at least so many workers, numbered from 0."""
-
-    @abstractmethod
-    def _hand(self, worker: int, exchange: Exchange, job: Job) -> None:
-        """Give an idle worker something to do."""
-
-    @abstractmethod
-    def _next(self) -> tuple[int, int, Outcome]:
-        """Wait for any worker that is busy: its number, its client and what came of it."""
-
-    def _places(self, clients: int) -> int:
-        """Most clients of a round's that are under way at a time: while more remain, ``workers`` are."""
-        return min(self.workers, clients)
-
-    def _gather(
-        self, exchange: Exchange, method: Method, orders: Iterable[Order], plan: Plan
-    ) -> list[Answer]:
-        """All answers; after an interrupt, or the death of a worker, nobody is left at work."""
-        queue = longest_first(orders, plan)
-        try:
-            with one_thread():
-                self._hire(self._places(len(queue)))
-                outcomes = dict(self._outcomes(exchange, method, queue, plan))
-        except BaseException:
-            self.close()
-            raise
-        for client in sorted(outcomes):
-            outcome = outcomes[client]
-            if isinstance(outcome, BaseException):
-                raise outcome
-        return [outcome for outcome in outcomes.values() if not isinstance(outcome, BaseException)]
-
-    def _outcomes(
-        self, exchange: Exchange, method: Method, queue: list[Order], plan: Plan
-    ) -> Iterator[tuple[int, Outcome]]:
-        """By client; after a failure only clients with a lower number are still served."""
-        places = self._places(len(queue))
-        todo, idle = deque(queue), list(reversed(range(places)))
-        while todo or len(idle) < places:
-            while todo and self._room(len(todo), places - len(idle), places):
-                order = todo.popleft()
-                locker = self.lockers.get(order.client)
-                job = Job(method, order, plan.visits[order.client], locker)
-                self._hand(idle.pop(), exchange, job)
-            worker, client, outcome = self._next()
-            idle.append(worker)
-            if isinstance(outcome, BaseException):
-                todo = deque(order for order in todo if order.client < client)
-            yield client, outcome
-
-    def _room(self, waiting: int, busy: int, places: int) -> bool:
-        """Whether to start one more client."""
-        return busy < (places if waiting + busy <= places else self.workers)
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return False
+    settings = {M_TRIM_THRESHOLD: 2**30, M_TOP_PAD: 2**26, M_MMAP_THRESHOLD: 2**25}
+    return all(mallopt(*setting) == 1 for setting in settings.items())

@@ -1,1 +1,1 @@
-"""Real clients on other machines, through Flower, which is imported only when it is needed."""
+"""Clients on other machines, through Flower."""

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from chronofed.errors import RunError, cannot_write
+from chronofed.core.atomic import write_atomic
+from chronofed.core.errors import RunError, cannot_write
 from chronofed.flower.settings import Federation
-from chronofed.records.atomic import write_atomic
 
 PROJECT = """\
 [project]
@@ -39,7 +39,7 @@ clientapp = "client_app:app"
 PROGRAM = '''\
 """The {side} of this app."""
 
-from chronofed.flower.{side} import {side}_app
+from chronofed.flower.{side}_app import {side}_app
 
 app = {side}_app(__file__)
 '''
@@ -47,32 +47,33 @@ app = {side}_app(__file__)
 README = """\
 # {name}
 
-A Flower app made by `chronofed flower new`. `spec.toml` says what is learned and how; server and clients get
-it with the app. `[tool.flwr.app.config]` in `pyproject.toml` has the run's directory on the server's machine
-(`run`, an absolute path), and how clients are waited for (`quorum`, `deadline`, ...).
+A Flower app made by `chronofed flower new`. `spec.toml` is the experiment; server and clients get it with the
+app. `[tool.flwr.app.config]` in `pyproject.toml` sets the run directory on the server's machine (`run`, an
+absolute path), timeouts and quorum (`round_timeout_s`, `quorum`, ...), and limits for replies (`max_norm`,
+...).
 
 - Try it on this machine: `chronofed flower local --clients 3 spec.toml`
 - Keys and certificates: `chronofed flower keys keys --clients 3`
-- Run it on a SuperLink: `flwr run . NAME --run-config 'run="/srv/chronofed/run"'`; again, to continue it
-- Every SuperNode says which client it is: `--node-config 'client=0 state="/srv/chronofed"'`
+- Run it on a SuperLink: `flwr run . NAME --run-config 'run="/srv/chronofed/run"'`; run it again to resume
+- Tell every SuperNode which client it is: `--node-config 'client=0 state="/srv/chronofed"'`
 """
 
 
-def new_app(folder: Path, spec: str, run: Path | None = None, **settings: Any) -> None:  # noqa: ANN401
-    """Write a ready app.
+def new_app(folder: Path, spec: str, run: Path | None = None, **settings: Any) -> None:
+    """Write the folder of an app.
 
     Args:
-        folder: Where to; it must not hold an app already.
+        folder: The folder; it must not contain a project already.
         spec: The specification, as TOML.
-        run: Directory of the run, on the server's machine.
-        settings: How clients are waited for, as in :class:`~chronofed.flower.settings.Federation`.
+        run: Run directory on the server's machine.
+        settings: Settings of :class:`~chronofed.flower.settings.Federation`.
 
     Raises:
-        RunError: If there is an app already.
+        RunError: If the folder contains a project already.
         StorageError: If it cannot be written.
     """
     if (folder / "pyproject.toml").exists():
-        raise RunError(f"{folder} holds a project already; choose another folder")
+        raise RunError(f"{folder} contains a project already; use another folder")
     name = "".join(c if c.isalnum() else "-" for c in folder.resolve().name.lower()).strip("-")
     table = {"spec": "spec.toml", "run": str(run or ""), "data": ""}
     table |= msgspec.to_builtins(Federation(**settings))

@@ -1,17 +1,18 @@
-"""Certificates for the SuperLink and key pairs for SuperNodes, as Flower wants them.
+"""A certificate for the SuperLink and key pairs for SuperNodes, in the formats that Flower expects.
 
-The folder has one certificate authority, whose key is thrown away after the SuperLink's certificate is signed:
-nobody can sign another. Every private key is readable for its owner alone.
+The key of the certificate authority is discarded after it has signed the SuperLink's certificate, so nobody can
+sign another. Private keys are readable by their owner only.
 """
 
 import ipaddress
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chronofed.errors import MissingExtraError, RunError, SpecError, cannot_write
+from chronofed.core.errors import MissingExtraError, RunError, SpecError, cannot_write
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -24,27 +25,25 @@ def make_keys(folder: Path, clients: int, hosts: Sequence[str], days: int = 365)
     """Write a certificate for a SuperLink and one key pair for every SuperNode.
 
     Args:
-        folder: Where to; it must hold no keys yet.
+        folder: The folder; it must not contain keys already.
         clients: Number of SuperNodes.
-        hosts: Names and addresses under which the SuperLink is reached.
-        days: How long the certificate is valid.
+        hosts: Names and addresses of the SuperLink's machine.
+        days: Days for which the certificate is valid.
 
     Returns:
         The files.
 
     Raises:
-        RunError: If there are keys already.
+        RunError: If the folder contains keys already.
         SpecError: If there are no clients or no hosts.
-        StorageError: If they cannot be written.
+        StorageError: If the files cannot be written.
     """
-    try:
-        import cryptography  # noqa: F401 - only whether it is there
-    except ImportError as error:
-        raise MissingExtraError("flwr", "flower", "making keys") from error
+    if find_spec("cryptography") is None:
+        raise MissingExtraError("flwr", "flower", "making keys")
     if clients < 1 or not hosts or days < 1:
         raise SpecError("keys: expected at least one client, one --host and one day")
     if (folder / CA).exists():
-        raise RunError(f"{folder} holds keys already; choose another folder")
+        raise RunError(f"{folder} contains keys already; use another folder")
     files = _link(list(hosts), days)
     for client in range(clients):
         files |= _node(client)
@@ -86,7 +85,8 @@ def _certificate(
     def name(text: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
 
-    start = datetime.now(UTC) - timedelta(minutes=5)  # for clocks that are behind
+    # A few minutes early, for machines whose clocks are behind.
+    start = datetime.now(UTC) - timedelta(minutes=5)
     return (
         x509.CertificateBuilder()
         .subject_name(name(subject))

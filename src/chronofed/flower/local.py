@@ -1,4 +1,4 @@
-"""A whole federation on this machine: SuperLink and SuperNodes as processes of their own, on loopback."""
+"""A whole federation on this machine: a SuperLink and SuperNodes as processes on the loopback interface."""
 
 import json
 import shutil
@@ -10,19 +10,19 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from chronofed.errors import ChronofedError, RunError
+from chronofed.core.errors import ChronofedError, RunError
 from chronofed.flower.app import new_app
 from chronofed.flower.keys import CA, CERTIFICATE, KEY
+from chronofed.flower.prefork import write_launchers
 from chronofed.flower.processes import (
     LOOPBACK,
     Processes,
+    environment,
+    find_program,
     free_port,
-    program,
-    surroundings,
     wait_for_port,
 )
-from chronofed.flower.warm import prepare
-from chronofed.records import RunDirectory
+from chronofed.runs import RunDirectory
 
 CONNECTION = """\
 [superlink]
@@ -35,37 +35,39 @@ address = "{address}"
 
 
 class LocalFederation:
-    """A SuperLink and SuperNodes, ready to run apps; use it as a ``with`` block.
+    """A SuperLink and SuperNodes that run apps; use it in a ``with`` block.
+
+    Args:
+        folder: Folder for everything: Flower's home, logs, and client stores.
+        database: Keep the SuperLink's state on disk, so that nodes reconnect after it was restarted.
+        keys: Folder that :func:`~chronofed.flower.keys.make_keys` wrote: use TLS, and refuse nodes without a
+            key. By default neither, because nothing leaves this machine.
+        prefork: Fork app processes (:mod:`~chronofed.flower.prefork`) instead of starting each one anew.
 
     Attributes:
-        folder: Where everything is: Flower's home, logs, and what the clients keep.
-        database: Whether the SuperLink keeps its state on disk, so that nodes find it again when it comes back.
-        keys: Folder that :func:`~chronofed.flower.keys.make_keys` wrote: encrypt everything, and let nobody in
-            without a key. By default neither, for nothing leaves this machine.
-        warm: Whether app processes are forked (:mod:`~chronofed.flower.warm`), or started the usual way.
-        port: Where the SuperLink listens.
+        port: Port of the SuperLink.
         processes: Flower's programs.
     """
 
     def __init__(
-        self, folder: Path, database: bool = False, keys: Path | None = None, warm: bool = True
+        self, folder: Path, database: bool = False, keys: Path | None = None, prefork: bool = True
     ) -> None:
         self.folder = folder.resolve()
         self.keys = keys
-        self.warm = warm
+        self.prefork = prefork
         self.port = free_port()
-        programs, self._warm = prepare(self.folder)
-        variables = surroundings(self.folder / "home", *([programs] if warm else []))
+        launchers, self._socket = write_launchers(self.folder)
+        variables = environment(self.folder / "home", *([launchers] if prefork else []))
         self.processes = Processes(self.folder / "logs", variables)
         self._database = self.folder / "superlink.db" if database else None
 
     @property
     def address(self) -> str:
-        """Where the SuperLink listens."""
+        """Address of the SuperLink."""
         return f"{LOOPBACK}:{self.port}"
 
     def __enter__(self) -> "LocalFederation":
-        program("flower-superlink")
+        find_program("flower-superlink")
         home = self.folder / "home"
         home.mkdir(parents=True, exist_ok=True)
         security = "insecure = true"
@@ -74,11 +76,11 @@ class LocalFederation:
         connection = CONNECTION.format(address=self.address, security=security)
         (home / "config.toml").write_text(connection)
         try:
-            if self.warm:
-                here = [sys.executable, "-m", "chronofed.flower.warm", str(self._warm)]
-                self.processes.start("warm", *here)
+            if self.prefork:
+                command = [sys.executable, "-m", "chronofed.flower.prefork", str(self._socket)]
+                self.processes.start("prefork", *command)
             self.start_link()
-            while self.warm and not self._warm.exists():
+            while self.prefork and not self._socket.exists():
                 self.processes.check()
                 time.sleep(0.1)
         except BaseException:
@@ -88,10 +90,10 @@ class LocalFederation:
 
     def __exit__(self, *_: object) -> None:
         self.processes.__exit__()
-        shutil.rmtree(self._warm.parent, ignore_errors=True)
+        shutil.rmtree(self._socket.parent, ignore_errors=True)
 
     def start_link(self) -> None:
-        """Start the SuperLink, and wait until it listens."""
+        """Start the SuperLink and wait until it listens."""
         command = ["flower-superlink", "--host", LOOPBACK, "--port", str(self.port)]
         command += ["--disable-runtime-dependency-installation", *self._link_security()]
         if self._database is not None:
@@ -100,12 +102,12 @@ class LocalFederation:
         wait_for_port(self.port, self.processes)
 
     def register(self, public: Path) -> None:
-        """Let a SuperNode in that has the private key to this public one."""
+        """Register the public key of a SuperNode, so that it may join."""
         process = self.processes.start(
             "register", "flwr", "supernode", "register", str(public), "local"
         )
         if process.wait() != 0:
-            raise ChronofedError(f"{public}: {self.processes.last_words('register')}")
+            raise ChronofedError(f"{public}: {self.processes.last_line('register')}")
         self.processes.stop("register")
 
     def _link_security(self) -> list[str]:
@@ -124,7 +126,14 @@ class LocalFederation:
     def start_node(
         self, client: int, data: Path | None = None, key: Path | None = None, **config: str
     ) -> None:
-        """Start a SuperNode that says which client it is."""
+        """Start the SuperNode of a client.
+
+        Args:
+            client: Number of the client.
+            data: Folder of data files.
+            key: Private key of the node.
+            config: More settings of :class:`~chronofed.flower.settings.Node`.
+        """
         settings = {"state": str(self.folder / "clients"), **config}
         if data is not None:
             settings["data"] = str(data.resolve())
@@ -137,7 +146,7 @@ class LocalFederation:
         )
 
     def submit(self, app: Path, config: str = "") -> "subprocess.Popen[bytes]":
-        """Start an app; the process lasts as long as the run does, or until the next one is started."""
+        """Start an app; the process ends with the run, or when the next app is submitted."""
         self.processes.stop("run")
         more = ["--run-config", config] if config else []
         return self.processes.start("run", "flwr", "run", str(app), "local", "--stream", *more)
@@ -148,26 +157,27 @@ def run_locally(
     run: Path,
     clients: Sequence[int],
     data: Path | None = None,
-    watch: Callable[[RunDirectory], None] = lambda directory: None,  # noqa: ARG005
+    on_progress: Callable[[RunDirectory], None] = lambda directory: None,
     sources: Mapping[int, Path] | None = None,
-    **settings: Any,  # noqa: ANN401
+    **settings: Any,
 ) -> dict[str, Any]:
-    """Carry out an experiment on a federation that lives as long as that takes.
+    """Run an experiment on a local federation, which is stopped afterwards.
 
     Args:
         spec: The specification, as TOML.
-        run: Directory of the run; one that is there already is continued.
+        run: Run directory; a run that was stopped is resumed.
         clients: Numbers of the clients, one SuperNode each.
         data: Folder of data files.
-        watch: Called again and again while the run goes on.
-        sources: Where clients' own data are described, by client; the others take their shares of ``data``.
-        settings: How clients are waited for, as in :class:`~chronofed.flower.settings.Federation`.
+        on_progress: Called twice a second while the run goes on.
+        sources: TOML files that describe clients' own data, by client; the others use their part of the
+            specification's data.
+        settings: Settings of :class:`~chronofed.flower.settings.Federation`.
 
     Returns:
         The run's summary.
 
     Raises:
-        ChronofedError: If the run does not come to its end.
+        ChronofedError: If the run stops before its end.
     """
     run = run.resolve()
     folder = run / "flower"
@@ -182,22 +192,22 @@ def run_locally(
         process = federation.submit(app, config)
         directory = RunDirectory(run)
         while process.poll() is None and directory.summary() is None:
-            watch(directory)
+            on_progress(directory)
             time.sleep(0.5)
         summary = directory.summary()
         if summary is None:
             raise _failure(directory, federation)
-        watch(directory)
+        on_progress(directory)
         return summary
 
 
 def _failure(directory: RunDirectory, federation: LocalFederation) -> ChronofedError:
-    """Why a run has stopped: as the server says, or as Flower does."""
+    """Return the reason why a run has stopped: the server's, or else the last line of Flower's log."""
     events = directory.path / "events.jsonl"
     lines = events.read_text().splitlines() if events.exists() else []
     for line in reversed(lines):
         event = json.loads(line)
         if event["event"] == "stopped":
             return RunError(event["reason"])
-    said = federation.processes.last_words("run")
-    return RunError(f"the run has stopped: {said}; see {federation.processes.logs}")
+    line = federation.processes.last_line("run")
+    return RunError(f"the run has stopped: {line}; see {federation.processes.logs}")

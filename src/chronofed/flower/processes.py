@@ -1,4 +1,4 @@
-"""Flower's own programs as processes on this machine, and their end."""
+"""Flower's programs as child processes on this machine, all of which are stopped at the end."""
 
 import ctypes
 import os
@@ -13,29 +13,37 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
-from chronofed.errors import ChronofedError, MissingExtraError
+from chronofed.core.errors import ChronofedError, MissingExtraError
 
 LOOPBACK = "127.0.0.1"
-GRACE = 10.0  # seconds for a program to end by itself
-START = 90.0  # seconds for a SuperLink to answer
+GRACE_S = 10.0
+"""Seconds between asking a program to end and killing it."""
+START_TIMEOUT_S = 90.0
+"""Seconds that a SuperLink may take to listen."""
 PR_SET_PDEATHSIG = 1
+"""Option of Linux's ``prctl``: send this process a signal when its parent ends."""
 
 
-def program(name: str) -> str:
-    """Where one of Flower's programs is: beside this Python, or on the path.
+def find_program(name: str) -> str:
+    """Find one of Flower's programs: next to this Python, or on the path.
 
     Raises:
         MissingExtraError: If Flower is not installed.
     """
-    found = shutil.which(name, path=os.pathsep.join([_beside(), os.environ.get("PATH", "")]))
+    found = shutil.which(name, path=os.pathsep.join([_python_folder(), os.environ.get("PATH", "")]))
     if found is None:
         raise MissingExtraError("flwr", "flower", "running on Flower")
     return found
 
 
-def surroundings(home: Path, *first: Path) -> dict[str, str]:
-    """Variables for Flower's programs: its files below ``home``, no telemetry, our own programs first."""
-    path = os.pathsep.join([*map(str, first), _beside(), os.environ.get("PATH", "")])
+def environment(home: Path, *first: Path) -> dict[str, str]:
+    """Return environment variables for Flower's programs.
+
+    Args:
+        home: Folder for Flower's own files.
+        first: Folders to put first on the path.
+    """
+    path = os.pathsep.join([*map(str, first), _python_folder(), os.environ.get("PATH", "")])
     return {
         **os.environ,
         "PATH": path,
@@ -48,17 +56,17 @@ def surroundings(home: Path, *first: Path) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A port on the loopback interface that nobody listens on just now."""
+    """Return a port of the loopback interface that is free now."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
 
 
 class Processes:
-    """Programs that end with the block in which they were started, whatever happens.
+    """Programs that are stopped at the end of the ``with`` block, whatever happens.
 
     Attributes:
-        logs: Folder of what they say, one file each.
+        logs: Folder of log files, one for each program.
     """
 
     def __init__(self, logs: Path, variables: Mapping[str, str]) -> None:
@@ -67,52 +75,52 @@ class Processes:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
-        """Start a program, in a session of its own: Ctrl-C is for us to handle."""
+        """Start a program in its own session, so that Ctrl-C reaches this process only."""
         self.logs.mkdir(parents=True, exist_ok=True)
         with (self.logs / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [_found(command[0]), *command[1:]],
+                [_resolve(command[0]), *command[1:]],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=self._variables,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=_exit_with_parent,
             )
         self._running[name] = process
         return process
 
     def stop(self, *names: str) -> None:
-        """End some programs: first by asking, then by force."""
-        leaving = [self._running.pop(name) for name in names if name in self._running]
-        for process in leaving:
+        """Stop programs: terminate them, and kill those that do not end in time."""
+        stopping = [self._running.pop(name) for name in names if name in self._running]
+        for process in stopping:
             process.terminate()
-        deadline = time.monotonic() + GRACE
-        for process in leaving:
+        deadline = time.monotonic() + GRACE_S
+        for process in stopping:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.1, deadline - time.monotonic()))
             self._kill(process)
 
     def kill(self, name: str) -> None:
-        """End a program and what it started at once, without a chance to tidy up."""
+        """Kill a program and its children at once."""
         self._kill(self._running.pop(name))
 
     def check(self) -> None:
-        """Complain about a program that has ended by itself.
+        """Raise if a program has ended by itself.
 
         Raises:
-            ChronofedError: With the last line that it said.
+            ChronofedError: With the last line of its log.
         """
         for name, process in self._running.items():
             if process.poll() is not None:
-                said = self.last_words(name)
+                line = self.last_line(name) or "no output"
                 raise ChronofedError(
-                    f"{name} ended (exit code {process.returncode}): {said or 'it said nothing'}; "
+                    f"{name} ended (exit code {process.returncode}): {line}; "
                     f"see {self.logs / name}.log"
                 )
 
-    def last_words(self, name: str) -> str:
-        """The last line that a program said."""
+    def last_line(self, name: str) -> str:
+        """Return the last line of a program's log."""
         lines = (self.logs / f"{name}.log").read_text(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
@@ -125,30 +133,32 @@ class Processes:
     @staticmethod
     def _kill(process: subprocess.Popen[bytes]) -> None:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # its session, with what it started
+            # The process group includes its children.
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 def wait_for_port(port: int, processes: Processes) -> None:
-    """Until somebody listens on a port of this machine.
+    """Wait until a program listens on a port of this machine.
 
     Raises:
-        ChronofedError: If a program ended before, or nobody does.
+        ChronofedError: If one of the programs ends, or the port stays closed.
     """
-    deadline = time.monotonic() + START
+    deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         processes.check()
         with suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1):
             return
         time.sleep(0.2)
-    raise ChronofedError(f"nobody listens on port {port} after {START:.0f} s; see {processes.logs}")
+    waited = f"{START_TIMEOUT_S:.0f} s"
+    raise ChronofedError(f"nothing listens on port {port} after {waited}; see {processes.logs}")
 
 
-def end_with_flower(grace: float = 5.0) -> None:
-    """From now on this app process ends soon after the one of Flower's that started it.
+def exit_with_flower(grace_s: float = 5.0) -> None:
+    """Exit this app process soon after the Flower process that started it has ended.
 
-    Flower asks it to end, but the process of a server then waits for ever to deliver its last lines to a
-    SuperLink that is gone. What matters is on disk by then.
+    Flower asks it to exit, but a server process then waits for ever to deliver its last log lines to a
+    SuperLink that is gone. The run directory is complete by then.
     """
     place = sys.argv.index("--parent-pid") + 1 if "--parent-pid" in sys.argv else 0
     parent = int(sys.argv[place]) if place else os.getppid()
@@ -156,7 +166,7 @@ def end_with_flower(grace: float = 5.0) -> None:
     def watch() -> None:
         while _exists(parent):
             time.sleep(0.5)
-        time.sleep(grace)
+        time.sleep(grace_s)
         os._exit(1)
 
     Thread(target=watch, daemon=True).start()
@@ -172,15 +182,15 @@ def _exists(process: int) -> bool:
     return True
 
 
-def _found(command: str) -> str:
-    return command if os.path.isabs(command) else program(command)
+def _resolve(command: str) -> str:
+    return command if os.path.isabs(command) else find_program(command)
 
 
-def _beside() -> str:
+def _python_folder() -> str:
     return str(Path(sys.executable).parent)
 
 
-def _end_with_parent() -> None:
-    """On Linux: be asked to end when the process that started this one is no more."""
+def _exit_with_parent() -> None:
+    """Let Linux terminate this process when its parent ends."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

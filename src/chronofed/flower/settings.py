@@ -1,67 +1,72 @@
-"""How a server treats clients that are slow, fail or lie; what a node is told where it is started."""
+"""Settings of a federation, for the server, and of a node, for each client."""
 
 from pathlib import Path
 
-from chronofed.config import Config, Count, Natural, Positive
-from chronofed.screening import Screening
-from chronofed.sources import span
-from chronofed.vault import Vault
+from chronofed.clients.screening import Screening
+from chronofed.clients.store import ClientStore
+from chronofed.core.config import Config, Count, Natural, Positive
+from chronofed.data.client_source import parse_duration
 
 
 class Federation(Screening):
-    """How long clients are waited for, and what is believed of them.
+    """Timeouts and quorum of a federation, and the limits of :class:`~chronofed.clients.screening.Screening`.
+
+    It inherits the limits instead of holding them: ``[tool.flwr.app.config]`` is one flat table for the user,
+    and one flat class reads it, checks it and suggests the nearest key for a misspelt one.
 
     Attributes:
         quorum: Answers that a round needs; 0 for more than half of the clients asked.
-        deadline: Seconds after which a round does without those who have not answered.
-        muster: Seconds that the first round waits for clients that no node stands for yet; later rounds go on
-            without them as soon as a quorum has answered, and ask them when they are there.
-        patience: Seconds after which a round without a quorum ends the run, which can be continued.
-        retries: How often a client that failed is asked again in the same round.
-        poll: Seconds between two looks for answers.
-        largest: Most megabytes of an answer.
+        round_timeout_s: Seconds after which a round with a quorum continues without the missing clients.
+        join_timeout_s: Seconds that the first round waits for clients to connect. Later rounds continue without
+            clients that are offline as soon as a quorum has answered, and ask them when they are back.
+        quorum_timeout_s: Seconds after which a round without a quorum stops the run; it can be resumed.
+        retries: Retries per round for a client that failed.
+        poll_s: Seconds between two checks for answers.
+        max_message_mb: Maximum size of an answer, in megabytes.
     """
 
     quorum: Natural = 0
-    deadline: Positive = 600.0
-    muster: Positive = 60.0
-    patience: Positive = 86400.0
+    round_timeout_s: Positive = 600.0
+    join_timeout_s: Positive = 60.0
+    quorum_timeout_s: Positive = 86400.0
     retries: Natural = 1
-    poll: Positive = 0.2
-    largest: Count = 1024
+    poll_s: Positive = 0.2
+    max_message_mb: Count = 1024
 
     def needed(self, asked: int) -> int:
-        """Answers that a round with so many clients needs."""
+        """Return the answers that a round needs if so many clients are asked."""
         return min(self.quorum, asked) if self.quorum else asked // 2 + 1
 
 
 class Node(Config):
-    """What belongs to one client's machine.
+    """Settings of one client's machine.
 
     Attributes:
-        client: Which client this is, from 0.
-        state: Folder where it keeps its memory.
+        client: Number of the client, from 0.
+        state: Folder of its client stores, one file for every run.
         data: Folder of data files.
-        source: A TOML file whose table ``[source]`` says where the client's own data are; without one it takes
-            its share of the specification's data, as a simulation would.
-        budget: Most megabytes of past data that it keeps; the oldest go first. By default as many as the
-            method wants.
-        max_age: How long it keeps past data, such as ``365 days``; by default as long as the method wants.
+        source: TOML file whose table ``[source]`` describes the client's own data. By default the client uses
+            its part of the specification's data, as in a simulation.
+        limit_mb: Maximum megabytes of past data to keep; the oldest are removed first. By default no limit but
+            the method's own.
+        max_age: Maximum age of past data to keep, with its unit, such as ``365 days``: seconds, minutes, hours,
+            days or weeks. By default no limit but the method's own.
     """
 
     client: Natural
     state: str = "~/.local/state/chronofed"
     data: str = ""
     source: str = ""
-    budget: Positive | None = None
+    limit_mb: Positive | None = None
     max_age: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.max_age:
-            span(self.max_age, "Node.max_age")
+            parse_duration(self.max_age, "Node.max_age")
 
-    def vault(self, path: Path) -> Vault:
-        """The client's memory in a file, to be opened."""
-        most = None if self.budget is None else int(self.budget * 2**20)
-        return Vault(path, most, max_age=span(self.max_age) if self.max_age else None)
+    def client_store(self, path: Path) -> ClientStore:
+        """Make a client store with the limits of this node; the caller opens it."""
+        limit_bytes = None if self.limit_mb is None else int(self.limit_mb * 2**20)
+        max_age = parse_duration(self.max_age) if self.max_age else None
+        return ClientStore(path, limit_bytes, max_age=max_age)

@@ -6,37 +6,31 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
-from chronofed.errors import IncompatibleError
-from chronofed.experiments.claims import Claim
-from chronofed.experiments.recipe import Recipe
-from chronofed.experiments.views import (
-    ApplicabilityView,
-    CurvesView,
-    PairsView,
-    TableView,
-    TwoAxesView,
-)
-from chronofed.loop import check
-from chronofed.metrics.paired import Paired
-from chronofed.records.atomic import make_folder, write_atomic
-from chronofed.reports import figure
-from chronofed.reports.plots import draw_curves, draw_pairs, draw_two_axes
+from chronofed.core.atomic import make_folder, write_atomic
+from chronofed.core.errors import IncompatibleError
+from chronofed.methods.method import check
+from chronofed.reports.figures import canvas
+from chronofed.reports.figures.curves import draw_curves, draw_pairs, draw_two_axes
 from chronofed.reports.results import Comparison, Finding, Results
+from chronofed.reports.runs import Group
 from chronofed.reports.tables import TextTable
-from chronofed.reports.view import Group
+from chronofed.studies.claims import Claim
+from chronofed.studies.paired import Paired
+from chronofed.studies.recipe import Recipe
+from chronofed.studies.views import Applicability, Curves, Pairs, SummaryTable, TwoAxes
 
 PICTURES = ("png", "svg")
 
 
 def table(results: Results) -> TextTable:
-    """What a recipe shows, in numbers: ours with the deviation over seeds, and the paper's beside it."""
+    """Tabulate the numbers of a recipe: ours with the deviation over seeds, and the paper's beside them."""
     view = results.recipe.view
-    if isinstance(view, ApplicabilityView):
+    if isinstance(view, Applicability):
         return applicability(results.recipe)
-    if isinstance(view, TwoAxesView):
+    if isinstance(view, TwoAxes):
         measures = zip((view.left, view.right), view.factors, view.labels, strict=True)
         return _summary(results, view.label, [(m, f, label, 3) for m, f, label in measures])
-    if isinstance(view, TableView):
+    if isinstance(view, SummaryTable):
         return _published(results, view)
     accuracy = [("best5", 100.0, "best-5 %", 2), ("last", 100.0, "last %", 2)]
     losses = [
@@ -46,7 +40,7 @@ def table(results: Results) -> TextTable:
     return _summary(results, "method", [*accuracy, *losses, ("falls", 1.0, "falls", 1)])
 
 
-def _published(results: Results, view: TableView) -> TextTable:
+def _published(results: Results, view: SummaryTable) -> TextTable:
     recipe, columns = results.recipe, results.headings
     headings = ["method"]
     for column in columns:
@@ -60,7 +54,7 @@ def _published(results: Results, view: TableView) -> TextTable:
             found = results.group(row, column).mean_and_deviation(view.measure)
             if found is not None:
                 means[r, len(cells)] = found[0]
-            cells.append(_shown(results, row, column, found, view))
+            cells.append(_cell_text(results, row, column, found, view))
             if recipe.paper:
                 number = recipe.published(row, column)
                 cells.append("" if number is None else f"{number:.{view.digits}f}")
@@ -69,7 +63,7 @@ def _published(results: Results, view: TableView) -> TextTable:
 
 
 def _largest(means: Mapping[tuple[int, int], float]) -> frozenset[tuple[int, int]]:
-    """The best of every column."""
+    """Find the best cell of every column."""
     best: dict[int, tuple[int, int]] = {}
     for place, value in means.items():
         if place[1] not in best or value > means[best[place[1]]]:
@@ -77,8 +71,8 @@ def _largest(means: Mapping[tuple[int, int], float]) -> frozenset[tuple[int, int
     return frozenset(best.values())
 
 
-def _shown(
-    results: Results, row: str, column: str, found: tuple[float, float] | None, view: TableView
+def _cell_text(
+    results: Results, row: str, column: str, found: tuple[float, float] | None, view: SummaryTable
 ) -> str:
     if (row, column) in results.refusals:
         return "refused"
@@ -96,7 +90,7 @@ def _number(found: tuple[float, float] | None, factor: float, digits: int) -> st
 def _summary(
     results: Results, label: str, measures: Sequence[tuple[str, float, str, int]]
 ) -> TextTable:
-    """Several numbers of every row and column."""
+    """Tabulate several numbers of every row and column."""
     rows = []
     for column, row in product(results.headings, results.recipe.rows):
         group = results.group(row, column)
@@ -106,7 +100,7 @@ def _summary(
 
 
 def applicability(recipe: Recipe) -> TextTable:
-    """Which methods can serve which scenarios, by what they declare to need."""
+    """Tabulate which methods can serve which scenarios, from what they declare to need."""
     verdicts = {}
     for cell in recipe.cells("cpu", [0]):
         dataset = cell.experiment.data.load(None, 0)
@@ -126,8 +120,8 @@ def write(results: Results, name: str, folder: Path) -> str:
 
     Args:
         results: Its runs.
-        name: What the files are called.
-        folder: Where to.
+        name: The name of the files.
+        folder: The folder to write to.
 
     Returns:
         The recipe's part of a page, in Markdown.
@@ -135,19 +129,19 @@ def write(results: Results, name: str, folder: Path) -> str:
     Raises:
         StorageError: If something cannot be written.
     """
-    recipe, shown = results.recipe, table(results)
+    recipe, numbers = results.recipe, table(results)
     make_folder(folder)
     pictures = draw(results, folder / name)
-    data = shown.csv() if not isinstance(recipe.view, CurvesView | PairsView) else _curves(results)
+    data = numbers.csv() if not isinstance(recipe.view, Curves | Pairs) else _curves(results)
     write_atomic(folder / f"{name}.csv", data.encode())
-    write_atomic(folder / f"{name}.tex", shown.latex().encode())
+    write_atomic(folder / f"{name}.tex", numbers.latex().encode())
     parts = [
         f"## {recipe.title}\n",
         f"`{name}`; in the paper: *{recipe.label}*.\n",
-        shown.markdown(),
+        numbers.markdown(),
     ]
     parts += [f"![{recipe.title}]({path.name})\n" for path in pictures[:1]]
-    parts += [_made(results)] if results.runs else []
+    parts += [_provenance(results)] if results.runs else []
     if recipe.claims:
         parts.append(findings_table(results.findings()).markdown())
     page = "\n".join(parts)
@@ -155,8 +149,8 @@ def write(results: Results, name: str, folder: Path) -> str:
     return page
 
 
-def _made(results: Results) -> str:
-    """How the numbers came about, in a sentence."""
+def _provenance(results: Results) -> str:
+    """Describe the runs behind the numbers in a sentence."""
     runs = sum(map(len, results.runs.values()))
     others = {"failed": results.failures.total(), "missing": results.missing}
     missing = "".join(f", {count} {word}" for word, count in others.items() if count)
@@ -171,14 +165,14 @@ def _made(results: Results) -> str:
 def draw(results: Results, stem: Path) -> list[Path]:
     """Draw a recipe that is a figure, once for every format; nothing without runs."""
     view = results.recipe.view
-    if not results.runs or not isinstance(view, CurvesView | TwoAxesView | PairsView):
+    if not results.runs or not isinstance(view, Curves | TwoAxes | Pairs):
         return []
     return [_draw(results, stem.with_name(f"{stem.name}.{kind}")) for kind in PICTURES]
 
 
 def _draw(results: Results, path: Path) -> Path:
     view, rows = results.recipe.view, results.recipe.rows
-    if isinstance(view, CurvesView):
+    if isinstance(view, Curves):
         panels = {c: [results.group(row, c) for row in rows] for c in results.headings}
         return draw_curves(
             panels,
@@ -191,9 +185,9 @@ def _draw(results: Results, path: Path) -> Path:
         )
     (column,) = results.headings
     groups = [results.group(row, column) for row in rows]
-    if isinstance(view, PairsView):
+    if isinstance(view, Pairs):
         return draw_pairs(groups, path)
-    assert isinstance(view, TwoAxesView)
+    assert isinstance(view, TwoAxes)
     groups = [group for group in groups if group.runs]
     left, right = (
         [_scaled(group, measure, factor) for group in groups]
@@ -209,11 +203,11 @@ def _scaled(group: Group, measure: str, factor: float) -> tuple[float, float]:
 
 
 def _curves(results: Results) -> str:
-    """What is drawn, as CSV: every evaluation's mean and deviation over seeds."""
+    """Write the curves that are drawn as CSV: mean and deviation over seeds of every evaluation."""
     view = results.recipe.view
     measures = (
         [view.measure]
-        if isinstance(view, CurvesView)
+        if isinstance(view, Curves)
         else [f"{data}_{what}" for what in ("loss", "accuracy") for data in ("test", "seen")]
     )
     out = io.StringIO()
@@ -226,13 +220,13 @@ def _curves(results: Results) -> str:
 
 
 def findings_table(findings: Iterable[Finding]) -> TextTable:
-    """Claim by claim: what became of it, with numbers."""
+    """Tabulate the claims with verdicts and numbers."""
     rows = [[f.claim.says, f.verdict, evidence(f)] for f in findings]
     return TextTable("Claims", ["claim", "verdict", "mean difference over seeds"], rows, words=3)
 
 
 def evidence(finding: Finding) -> str:
-    """The differences behind a verdict; of many, the least favourable and the most."""
+    """Describe the differences behind a verdict; of many, the least and the most favourable."""
     if finding.words:
         return finding.words
     found = [one for one in finding.comparisons if one.found is not None]
@@ -245,11 +239,11 @@ def evidence(finding: Finding) -> str:
 def _words(one: Comparison, claim: Claim) -> str:
     found = one.found
     assert isinstance(found, Paired)
-    sign = -1 if claim.less else 1
+    sign = -1 if claim.lower_is_better else 1
     return f"{one.what}: {sign * found.mean:+.2f} ± {found.deviation:.2f} (p = {found.p:.3f})"
 
 
 def check_drawing(folder: Path) -> None:
-    """Refuse before any work if there is nothing to draw with."""
+    """Refuse before any work if matplotlib is missing."""
     make_folder(folder)
-    figure.check(folder / "x.png", "drawing figures")
+    canvas.check(folder / "x.png", "drawing figures")

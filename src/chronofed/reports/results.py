@@ -1,4 +1,4 @@
-"""What a recipe's runs say: its table of numbers and what became of its claims. From records alone."""
+"""Results of a recipe: its table of numbers and the verdicts on its claims, from records alone."""
 
 import json
 from collections import Counter
@@ -9,13 +9,14 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, Literal
 
-from chronofed.experiments.claims import Alike, Beats, Claim, Grows, Ordered, Refused
-from chronofed.experiments.recipe import Cell, Recipe
-from chronofed.experiments.study import Study
-from chronofed.metrics.paired import Paired, paired
-from chronofed.reports.view import Group, RunView
+from chronofed.reports.runs import Group, RunView
+from chronofed.studies.claims import Alike, Beats, Claim, Grows, Ordered, Refused
+from chronofed.studies.paired import Paired, paired
+from chronofed.studies.recipe import Recipe, RecipeCell
+from chronofed.studies.study import Study
 
-SURE = 0.05  # a difference counts as resolved if chance makes it this rarely
+# A difference counts as resolved if its p-value is below this.
+SIGNIFICANCE = 0.05
 
 Verdict = Literal["holds", "does not hold", "not resolved", "not run"]
 
@@ -25,9 +26,9 @@ class Comparison:
     """One difference that a claim is about.
 
     Attributes:
-        what: In words.
-        found: The difference in the direction of the claim; ``None`` without runs.
-        by: What it was to reach.
+        what: The difference in words.
+        found: The paired difference in the direction of the claim; ``None`` without runs.
+        by: The size that is claimed.
     """
 
     what: str
@@ -36,25 +37,25 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the difference is as claimed, or the opposite, beyond chance."""
+        """The verdict: as claimed, the opposite beyond chance, or neither."""
         if self.found is None:
             return "not run"
-        if self.found.mean >= self.by and self.found.mean > 0 and self.found.p < SURE:
+        if self.found.mean >= self.by and self.found.mean > 0 and self.found.p < SIGNIFICANCE:
             return "holds"
-        if self.found.mean < 0 and self.found.p < SURE:
+        if self.found.mean < 0 and self.found.p < SIGNIFICANCE:
             return "does not hold"
         return "not resolved"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What became of a claim.
+    """The result of a claim.
 
     Attributes:
         claim: The claim.
-        verdict: In a word.
+        verdict: The verdict.
         comparisons: The differences behind it.
-        words: What was found where it is no difference.
+        words: The result in words, where it is not a difference.
     """
 
     claim: Claim
@@ -68,17 +69,17 @@ class Results:
 
     Attributes:
         recipe: The recipe.
-        study: Where the runs are.
-        scale: At which scale.
-        seeds: Of which seeds.
+        study: The folder of the runs.
+        scale: The scale.
+        seeds: The seeds.
     """
 
     def __init__(self, recipe: Recipe, study: Study, scale: str, seeds: Sequence[int]) -> None:
         self.recipe, self.study, self.scale, self.seeds = recipe, study, scale, seeds
 
     @cached_property
-    def cells(self) -> list[Cell]:
-        """All that was wanted."""
+    def cells(self) -> list[RecipeCell]:
+        """All cells of the recipe."""
         return list(self.recipe.cells(self.scale, self.seeds))
 
     @cached_property
@@ -93,22 +94,22 @@ class Results:
 
     @cached_property
     def refusals(self) -> dict[tuple[str, str], str]:
-        """Why cells were refused."""
+        """The reasons why cells were refused."""
         reasons = ((cell, self.study.refusal(cell.experiment)) for cell in self.cells)
         return {(cell.row, cell.column): reason for cell, reason in reasons if reason is not None}
 
     @cached_property
     def failures(self) -> Counter[tuple[str, str]]:
-        """How many runs of each cell could not go on, such as those that diverge."""
+        """The number of failed runs of each cell, such as those that diverge."""
         paths = ((cell, self.study.path(cell.experiment)) for cell in self.cells)
         return Counter((c.row, c.column) for c, path in paths if (path / "failure.json").exists())
 
     @property
     def missing(self) -> int:
-        """How many runs are not there yet."""
-        there = sum(map(len, self.runs.values()))
+        """The number of runs that are still missing."""
+        finished = sum(map(len, self.runs.values()))
         refused = sum((cell.row, cell.column) in self.refusals for cell in self.cells)
-        return len(self.cells) - there - refused - self.failures.total()
+        return len(self.cells) - finished - refused - self.failures.total()
 
     @property
     def headings(self) -> list[str]:
@@ -116,11 +117,11 @@ class Results:
         return self.recipe.headings(self.scale)
 
     def group(self, row: str, column: str) -> Group:
-        """The runs of one cell over seeds."""
+        """Return the runs of one cell over seeds."""
         return Group(row, tuple(self.runs.get((row, column), {}).values()))
 
     def values(self, row: str, column: str, measure: str) -> dict[int, float]:
-        """One number of the summaries by seed."""
+        """Return one number of the summaries by seed."""
         runs = self.runs.get((row, column), {})
         return {s: float(r.summary[measure]) for s, r in runs.items() if measure in r.summary}
 
@@ -132,12 +133,12 @@ class Results:
 
     @property
     def seconds(self) -> float:
-        """Time of all runs together, one after the other."""
+        """The time of all runs together, as if run one after the other."""
         views = {view.path: view for runs in self.runs.values() for view in runs.values()}
         return sum(float(view.summary.get("seconds", 0)) for view in views.values())
 
     def findings(self) -> list[Finding]:
-        """What became of every claim."""
+        """Judge every claim."""
         return [self._judge(claim) for claim in self.recipe.claims]
 
     @singledispatchmethod
@@ -146,7 +147,7 @@ class Results:
 
     @_judge.register
     def _(self, claim: Beats) -> Finding:
-        return self._ranked(claim, product(claim.better, claim.worse), claim.by)
+        return self._ranked(claim, product(claim.better, claim.worse), claim.margin)
 
     @_judge.register
     def _(self, claim: Ordered) -> Finding:
@@ -156,11 +157,11 @@ class Results:
     def _(self, claim: Grows) -> Finding:
         gains = [
             self._differences(claim, claim.better, claim.worse, column)
-            for column in (claim.more, claim.fewer)
+            for column in (claim.larger_in, claim.smaller_in)
         ]
         seeds = sorted(gains[0].keys() & gains[1].keys())
         found = paired(*([gain[s] for s in seeds] for gain in gains)) if seeds else None
-        what = f"{claim.better} - {claim.worse}: {claim.more} - {claim.fewer}"
+        what = f"{claim.better} - {claim.worse}: {claim.larger_in} - {claim.smaller_in}"
         one = Comparison(what, found)
         return Finding(claim, one.verdict, (one,))
 
@@ -177,7 +178,7 @@ class Results:
             )
         if any(one.found is None for one in comparisons):
             return Finding(claim, "not run", tuple(comparisons))
-        near = all(one.found and abs(one.found.mean) <= claim.within for one in comparisons)
+        near = all(one.found and abs(one.found.mean) <= claim.tolerance for one in comparisons)
         return Finding(claim, "holds" if near else "does not hold", tuple(comparisons))
 
     @_judge.register
@@ -199,21 +200,21 @@ class Results:
             )
             for column, (better, worse) in product(wanted, list(pairs))
         )
-        return Finding(claim, _together([one.verdict for one in comparisons]), comparisons)
+        return Finding(claim, _combined([one.verdict for one in comparisons]), comparisons)
 
     def _compared(self, claim: Claim, better: str, worse: str, column: str) -> Paired | None:
         gains = list(self._differences(claim, better, worse, column).values())
         return paired(gains, [0.0] * len(gains)) if gains else None
 
     def _differences(self, claim: Claim, better: str, worse: str, column: str) -> dict[int, float]:
-        """How much better one row is than another, by seed."""
+        """Compute by how much one row is better than another, by seed."""
         first, second = (self.values(row, column, claim.measure) for row in (better, worse))
-        sign = -claim.factor if claim.less else claim.factor
+        sign = -claim.factor if claim.lower_is_better else claim.factor
         return {s: sign * (first[s] - second[s]) for s in sorted(first.keys() & second.keys())}
 
 
-def _together(verdicts: Sequence[Verdict]) -> Verdict:
-    """A claim about several differences holds if all do, and fails if one is the opposite."""
+def _combined(verdicts: Sequence[Verdict]) -> Verdict:
+    """Combine verdicts: a claim about several differences holds if all do, and fails if one is the opposite."""
     for verdict in ("not run", "does not hold", "not resolved"):
         if verdict in verdicts:
             return verdict
@@ -225,7 +226,7 @@ def _place(what: str, column: str) -> str:
 
 
 def _machine(path: Path) -> str:
-    """The machine and the versions that matter, in a line."""
+    """Describe the machine and the main versions in a line."""
     found: dict[str, Any] = json.loads((path / "environment.json").read_text(encoding="utf-8"))
     packages = {name: version.partition("+")[0] for name, version in found["packages"].items()}
     return (

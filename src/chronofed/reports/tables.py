@@ -1,4 +1,4 @@
-"""A table of text as terminal, Markdown, CSV and LaTeX."""
+"""A table of text, rendered for the terminal and as Markdown, CSV and LaTeX."""
 
 import csv
 import io
@@ -25,11 +25,11 @@ class TextTable:
     """Rows of text under headings; the first column names the rows.
 
     Attributes:
-        title: What it shows.
+        title: The title.
         headings: Names of the columns.
         rows: The cells.
         best: Cells in bold, as row and column numbers.
-        words: How many of the first columns hold words; the others hold numbers.
+        words: The number of first columns that hold words; the others hold numbers.
     """
 
     title: str
@@ -39,7 +39,7 @@ class TextTable:
     words: int = 1
 
     def terminal(self) -> RichTable:
-        """For people at a terminal."""
+        """Render for the terminal."""
         table = RichTable(title=self.title, title_justify="left", header_style="bold")
         for number, heading in enumerate(self.headings):
             table.add_column(
@@ -52,7 +52,7 @@ class TextTable:
         return table
 
     def markdown(self) -> str:
-        """For pages."""
+        """Render as Markdown."""
         body = [
             self._styled(r, "**{}**", lambda text: text.replace("|", "\\|"))
             for r in range(len(self.rows))
@@ -62,13 +62,13 @@ class TextTable:
         return "".join(f"| {line} |\n" for line in lines)
 
     def csv(self) -> str:
-        """For spreadsheets and scripts."""
+        """Render as CSV."""
         out = io.StringIO()
         csv.writer(out, lineterminator="\n").writerows([self.headings, *self.rows])
         return out.getvalue()
 
     def latex(self) -> str:
-        """For papers; needs the package booktabs."""
+        """Render as LaTeX; needs the package booktabs."""
         body = [
             self._styled(r, r"\textbf{{{}}}", lambda text: text.translate(_ESCAPES))
             for r in range(len(self.rows))

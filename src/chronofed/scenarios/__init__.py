@@ -1,52 +1,49 @@
-"""Who takes part in which round, and with which data."""
+"""Scenarios: the clients that take part in each round, and their data."""
 
 from chronofed.scenarios.base import Indices, Plan, Presence, Scenario, Stream, Visit
 from chronofed.scenarios.membership import (
     NEVER,
     Available,
     Everyone,
-    Fixed,
+    FixedClients,
     Membership,
     OneShot,
     Schedule,
 )
 from chronofed.scenarios.partition import Prior, split, subset_size, two_level
-from chronofed.scenarios.settings import (
-    Calendar,
-    Elsewhere,
-    Fresh,
-    ScenarioSettings,
-    Subsets,
-    Window,
-)
-from chronofed.scenarios.stream import Periods, RandomSubset, SlidingWindow, Stateless, Unknown
+from chronofed.scenarios.periods import Periods, PeriodStream
+from chronofed.scenarios.remote import Remote, RemoteStream
+from chronofed.scenarios.settings import ScenarioSettings
+from chronofed.scenarios.stateless import Stateless, StatelessStream
+from chronofed.scenarios.subsets import Subsets, SubsetStream
+from chronofed.scenarios.window import Window, WindowStream
 
 __all__ = [
     "NEVER",
     "Available",
-    "Calendar",
-    "Elsewhere",
     "Everyone",
-    "Fixed",
-    "Fresh",
+    "FixedClients",
     "Indices",
     "Membership",
     "OneShot",
+    "PeriodStream",
     "Periods",
     "Plan",
     "Presence",
     "Prior",
-    "RandomSubset",
+    "Remote",
+    "RemoteStream",
     "Scenario",
     "ScenarioSettings",
     "Schedule",
-    "SlidingWindow",
     "Stateless",
+    "StatelessStream",
     "Stream",
+    "SubsetStream",
     "Subsets",
-    "Unknown",
     "Visit",
     "Window",
+    "WindowStream",
     "split",
     "subset_size",
     "two_level",

@@ -1,15 +1,16 @@
 """A scenario: who takes part in round t, and with which data. Pure, with random access.
 
-A scenario is made of three independent choices:
+A scenario combines three independent choices:
 
-* a *stream*: what a client holds in round ``t`` (:mod:`chronofed.scenarios.stream`);
-* a *membership*: which clients are there in round ``t`` (:mod:`chronofed.scenarios.membership`);
-* a *cohort*: how many of those are asked.
+* a *stream*: the data of a client in round ``t`` (:class:`Stream`);
+* a *membership*: the clients that are available in round ``t`` (:mod:`chronofed.scenarios.membership`);
+* a *cohort*: the number of available clients that are asked.
 
-``Scenario.at`` depends on nothing but the round and the seed, so any engine may ask for any round
-in any order, and a resumed run needs no replaying of random numbers.
+``Scenario.at`` depends on the round and the seed alone. Engines may ask for any round in any order, and a
+resumed run does not have to replay random numbers.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,25 +18,25 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from chronofed.errors import IncompatibleError
-from chronofed.seeds import numpy_generator
+from chronofed.core.errors import IncompatibleError
+from chronofed.core.seeds import numpy_generator
 
 Indices = NDArray[np.int64]
 
-ELSEWHERE = (
-    "scenario: its clients are elsewhere, with data of their own, so that nothing can be trained here; "
+NO_LOCAL_DATA = (
+    "scenario: its clients are on other machines, with data of their own, so it cannot be trained here; "
     "run it on Flower: chronofed flower new APP SPEC, then flwr run APP (see: Run on real machines)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What one client holds in one round.
+    """The data of one client in one round.
 
     Attributes:
-        indices: Positions in the training data; none where the client is elsewhere, with data of its own.
-        key: Name of this data set among the client's own: the same key means the same samples, so a
-            memory that sees a key again replaces what it kept of it.
+        indices: Positions in the training data; empty for a remote client, which has data of its own.
+        key: Identifies this data set among the client's own. The same key means the same samples, so a memory
+            that sees a key again replaces what it kept for it.
     """
 
     indices: Indices
@@ -44,28 +45,31 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One round: who takes part, and with which samples; clients in ascending order."""
+    """One round: the clients that take part, in ascending order, and their samples."""
 
     round: int
     visits: Mapping[int, Visit]
 
 
 class Stream(Protocol):
-    """What each client holds over time."""
+    """The data of every client over time: a pure function of the client and the round.
+
+    A stream holds positions in the training data, never samples, so it is cheap to build and to query.
+    """
 
     @property
     def clients(self) -> int:
-        """Number of clients that exist side by side."""
+        """Number of clients that exist at the same time."""
         ...
 
     @property
     def rounds(self) -> int | None:
-        """Number of rounds that the data last, or ``None`` for ever."""
+        """Number of rounds that the data last; ``None`` for no limit."""
         ...
 
     @property
     def persistent(self) -> bool:
-        """Whether a client that was seen comes back."""
+        """True if clients come back."""
         ...
 
     def candidates(self, round_: int) -> Indices:
@@ -73,67 +77,92 @@ class Stream(Protocol):
         ...
 
     def visit(self, client: int, round_: int) -> Visit | None:
-        """The client's data in this round; ``None`` if it has none."""
+        """Return the client's data in this round; ``None`` if it has none."""
         ...
 
 
-class Presence(Protocol):
-    """Which clients are there."""
+class ResidentStream(ABC):
+    """Base of streams whose clients stay: numbered from 0 and available in every round, without end."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def clients(self) -> int:
+        """Number of clients that exist at the same time."""
+
+    @property
+    def rounds(self) -> int | None:
+        """Number of rounds that the data last; ``None`` for no limit."""
+        return None
 
     @property
     def persistent(self) -> bool:
-        """Whether a client that was seen may come back."""
+        """True: clients come back."""
+        return True
+
+    def candidates(self, round_: int) -> Indices:
+        """All clients, in every round."""
+        return np.arange(self.clients)
+
+
+class Presence(Protocol):
+    """The clients that are available over time."""
+
+    @property
+    def persistent(self) -> bool:
+        """True if clients may come back."""
         ...
 
     def present(self, candidates: Indices, round_: int, seed: int) -> Indices:
-        """Those of the candidates that are there in this round, ascending."""
+        """Return the candidates that are available in this round, ascending."""
         ...
 
     def rounds(self, clients: int) -> int | None:
-        """Number of rounds until nobody new is left, or ``None`` for ever."""
+        """Number of rounds until no new client is left; ``None`` for no limit."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Federated data that evolve over time.
+    """Federated data that change over time.
 
     Attributes:
-        stream: What each client holds.
-        membership: Who is there.
-        cohort: How many of those present are asked each round; ``None`` for all.
+        stream: The data of every client.
+        membership: The clients that are available.
+        cohort: Number of available clients that are asked each round; ``None`` for all.
         seed: Root of the scenario's randomness.
-        elsewhere: Whether the clients' data are on machines of their own, unknown here.
+        remote: True if the data are on the clients' own machines and unknown here.
     """
 
     stream: Stream
     membership: Presence
     cohort: int | None = None
     seed: int = 0
-    elsewhere: bool = False
+    remote: bool = False
 
     @property
     def clients(self) -> int:
-        """Number of clients that exist side by side.
+        """Number of clients that exist at the same time.
 
-        Clients that stay are numbered below it; where every round brings new ones (stateless), it
-        is the number of clients in one round, and the numbers of later clients lie beyond it.
+        Clients that stay have numbers below it. In a stateless scenario it is the number of clients in one
+        round, and the clients of later rounds have higher numbers.
         """
         return self.stream.clients
 
     @property
     def persistent(self) -> bool:
-        """Whether clients come back, so that what they keep can be of use."""
+        """True if clients come back, so that they can use what they kept."""
         return self.stream.persistent and self.membership.persistent
 
     @property
     def rounds(self) -> int | None:
-        """Number of rounds that the scenario can serve, or ``None`` for any."""
+        """Number of rounds that the scenario lasts; ``None`` for no limit."""
         ends = (self.stream.rounds, self.membership.rounds(self.clients))
         return min((end for end in ends if end is not None), default=None)
 
     def at(self, round_: int) -> Plan:
-        """The plan of one round, counted from 0."""
+        """Return the plan of one round, counted from 0."""
         candidates = self.stream.candidates(round_)
         present = self.membership.present(candidates, round_, self.seed)
         if self.cohort is not None and self.cohort < len(present):
@@ -143,14 +172,14 @@ class Scenario:
         return Plan(round_, {i: v for i, v in visits.items() if v is not None and self._holds(v)})
 
     def check_here(self) -> None:
-        """Refuse to train on this machine what has no data here.
+        """Refuse to train on this machine if the data are not here.
 
         Raises:
-            IncompatibleError: If the clients are elsewhere.
+            IncompatibleError: If the clients are remote.
         """
-        if self.elsewhere:
-            raise IncompatibleError(ELSEWHERE)
+        if self.remote:
+            raise IncompatibleError(NO_LOCAL_DATA)
 
     def _holds(self, visit: Visit) -> bool:
-        """Whether the client has something to train on, as far as is known here."""
-        return self.elsewhere or len(visit.indices) > 0
+        """Return True if the client has samples, as far as is known here."""
+        return self.remote or len(visit.indices) > 0

@@ -1,4 +1,4 @@
-"""Who is there in a round: settings that any stream can be combined with."""
+"""Memberships: the clients that are available in a round. Any stream goes with any membership."""
 
 from abc import abstractmethod
 from typing import Annotated, ClassVar
@@ -6,13 +6,13 @@ from typing import Annotated, ClassVar
 import msgspec
 import numpy as np
 
-from chronofed.config import Count, Kind, Natural
-from chronofed.errors import SpecError
+from chronofed.core.config import Count, Kind, Natural
+from chronofed.core.errors import SpecError
+from chronofed.core.seeds import numpy_generator
 from chronofed.scenarios.base import Indices
-from chronofed.seeds import numpy_generator
 
+# The round before which a client leaves, if it never leaves.
 NEVER = -1
-"""The round before which a client leaves, if it stays for ever."""
 
 Probability = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Span = tuple[Natural, Natural, Annotated[int, msgspec.Meta(ge=NEVER)]]
@@ -22,60 +22,60 @@ class Membership(Kind):
     """Base of all memberships; satisfies :class:`~chronofed.scenarios.base.Presence`."""
 
     persistent: ClassVar[bool] = True
-    """Whether a client that was seen may come back."""
+    """True if clients may come back."""
 
     @abstractmethod
     def present(self, candidates: Indices, round_: int, seed: int) -> Indices:
-        """Those of the candidates that are there in this round, ascending."""
+        """Return the candidates that are available in this round, ascending."""
 
-    def rounds(self, clients: int) -> int | None:  # noqa: ARG002
-        """Number of rounds until nobody new is left, or ``None`` for ever."""
+    def rounds(self, clients: int) -> int | None:
+        """Number of rounds until no new client is left; ``None`` for no limit."""
         return None
 
     def most(self, clients: int) -> int:
-        """The most clients that can be there at once."""
+        """Largest number of clients that can be available at once."""
         return clients
 
     def check(self, clients: int) -> None:
-        """Raise :class:`~chronofed.errors.SpecError` unless it makes sense for so many clients."""
+        """Raise :class:`~chronofed.core.errors.SpecError` if it does not fit this number of clients."""
 
 
 class Everyone(Membership, tag="everyone"):
     """All clients, in every round."""
 
-    def present(self, candidates: Indices, round_: int, seed: int) -> Indices:  # noqa: ARG002
-        """Everybody."""
+    def present(self, candidates: Indices, round_: int, seed: int) -> Indices:
+        """All candidates."""
         return candidates
 
 
-class Fixed(Membership, tag="fixed"):
-    """The same clients in every round; the data of the others are never seen.
+class FixedClients(Membership, tag="fixed-clients"):
+    """The same clients in every round; the data of the others are never used.
 
     Attributes:
-        clients: Who takes part.
+        clients: The clients that take part.
     """
 
     clients: Annotated[tuple[Natural, ...], msgspec.Meta(min_length=1)]
 
-    def present(self, candidates: Indices, round_: int, seed: int) -> Indices:  # noqa: ARG002
-        """Those that are named."""
+    def present(self, candidates: Indices, round_: int, seed: int) -> Indices:
+        """The named clients."""
         return candidates[np.isin(candidates, self.clients)]
 
-    def most(self, clients: int) -> int:  # noqa: ARG002
-        """Those that are named."""
+    def most(self, clients: int) -> int:
+        """The named clients."""
         return len(set(self.clients))
 
     def check(self, clients: int) -> None:
-        """All that are named must exist."""
-        _check_names("fixed", max(self.clients), clients)
+        """Check that all named clients exist."""
+        _check_names("fixed-clients", max(self.clients), clients)
 
 
 class Schedule(Membership, tag="schedule"):
     """Clients join and leave at given rounds, once or several times.
 
     Attributes:
-        spans: ``(client, joins at round, leaves before round)``, -1 to stay for ever. A client that
-            is not listed is always there.
+        spans: ``(client, joins at round, leaves before round)``, -1 to stay. A client that
+            is not listed is always available.
     """
 
     spans: tuple[Span, ...]
@@ -90,50 +90,50 @@ class Schedule(Membership, tag="schedule"):
                 )
                 raise ValueError(msg)
 
-    def present(self, candidates: Indices, round_: int, seed: int) -> Indices:  # noqa: ARG002
-        """Those in one of their spans, and those without any."""
+    def present(self, candidates: Indices, round_: int, seed: int) -> Indices:
+        """Clients in one of their spans, and clients without spans."""
         here = {i for i, joins, leaves in self.spans if _within(round_, joins, leaves)}
         away = {i for i, _, _ in self.spans} - here
         return candidates[~np.isin(candidates, list(away))]
 
     def rounds(self, clients: int) -> int | None:
-        """The round at which the last client has left, if all of them do."""
+        """The round at which the last client has left, if all leave."""
         listed = {i for i, _, _ in self.spans}
         leaves = [end for _, _, end in self.spans]
         return None if len(listed) < clients or NEVER in leaves else max(leaves)
 
     def check(self, clients: int) -> None:
-        """All that are listed must exist."""
+        """Check that all listed clients exist."""
         _check_names("schedule", max((i for i, _, _ in self.spans), default=0), clients)
 
 
 class Available(Membership, tag="available"):
-    """Each client is there with a given probability, whoever else is or was there.
+    """Each client is available with a given probability, independently of other clients and rounds.
 
     Attributes:
-        probability: Of being there in a round.
+        probability: Probability of being available in a round.
     """
 
     probability: Probability
 
     def present(self, candidates: Indices, round_: int, seed: int) -> Indices:
-        """A coin for every client and round."""
-        coins = numpy_generator(seed, "available", round_).random(len(candidates))
-        return candidates[coins < self.probability]
+        """Draw for every client and round."""
+        draws = numpy_generator(seed, "available", round_).random(len(candidates))
+        return candidates[draws < self.probability]
 
 
 class OneShot(Membership, tag="one-shot"):
     """Each client takes part once: the first ``per_round`` clients, then the next, and so on.
 
     Attributes:
-        per_round: Clients in a round.
+        per_round: Number of clients in a round.
     """
 
     persistent: ClassVar[bool] = False
     per_round: Count
 
-    def present(self, candidates: Indices, round_: int, seed: int) -> Indices:  # noqa: ARG002
-        """The next clients in line."""
+    def present(self, candidates: Indices, round_: int, seed: int) -> Indices:
+        """The next clients."""
         return candidates[round_ * self.per_round :][: self.per_round]
 
     def rounds(self, clients: int) -> int:
@@ -141,11 +141,11 @@ class OneShot(Membership, tag="one-shot"):
         return clients // self.per_round
 
     def most(self, clients: int) -> int:
-        """Clients in a round."""
+        """Number of clients in a round."""
         return min(self.per_round, clients)
 
     def check(self, clients: int) -> None:
-        """There must be enough clients for a round."""
+        """Check that the clients suffice for one round."""
         if clients < self.per_round:
             msg = (
                 f"membership 'one-shot' asks {self.per_round} clients a round, but there are "

@@ -12,13 +12,14 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from chronofed.errors import SpecError
+from chronofed.core.errors import SpecError
 from chronofed.scenarios.base import Indices
 
 Prior: TypeAlias = Literal["shares", "symmetric"]
 Weights: TypeAlias = NDArray[np.float64]
 
-_SMALLEST = 1e-300  # a positive number whose reciprocal is still finite
+# A positive number whose reciprocal is still finite.
+_SMALLEST = 1e-300
 
 
 def split(
@@ -29,7 +30,7 @@ def split(
     rng: np.random.Generator,
     prior: Prior = "shares",
 ) -> list[Indices]:
-    r"""Disjoint parts of ``size`` samples with skewed classes (algorithm *Data splitting*).
+    r"""Draw disjoint parts of ``size`` samples with skewed classes (algorithm *Data splitting*).
 
     The paper draws one sample at a time; here whole batches are drawn, with the same law (see
     :func:`_draw_counts`), and "uniformly without replacement" is one shuffle of every class.
@@ -84,7 +85,11 @@ def two_level(
 
 
 def subset_size(samples: int, clients: int, subsets: int) -> int:
-    """Samples in each of ``clients * subsets`` equal subsets; at least one, or it is an error."""
+    """Number of samples in each of ``clients * subsets`` equal subsets.
+
+    Raises:
+        SpecError: If it is zero.
+    """
     size = samples // (clients * subsets)
     if not size:
         msg = (
@@ -104,27 +109,27 @@ def _check(samples: int, parts: int, size: int, alpha: float) -> None:
         raise SpecError(msg)
     if parts * size > samples:
         msg = (
-            f"{parts} parts of {size} samples need {parts * size}, but only {samples} are there: "
+            f"{parts} parts of {size} samples need {parts * size}, but there are only {samples}: "
             "ask for fewer or smaller parts"
         )
         raise SpecError(msg)
 
 
 def _by_class(labels: Indices, rng: np.random.Generator) -> tuple[Indices, Indices]:
-    """All positions, class after class and shuffled within a class; and the size of each class."""
+    """Return all positions, class by class and shuffled within a class, and the size of each class."""
     _, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     order = rng.permutation(len(labels))
     return order[np.argsort(codes[order], kind="stable")], sizes.astype(np.int64)
 
 
 def _concentration(left: Indices, alpha: float, prior: Prior) -> Weights:
-    """Parameters of the Dirichlet distribution; 0 for a class without samples."""
+    """Return the parameters of the Dirichlet distribution; 0 for a class without samples."""
     weights = left / left.sum() if prior == "shares" else left > 0
     return np.asarray(alpha * weights, dtype=np.float64)
 
 
 def _log_dirichlet(concentration: Weights, rng: np.random.Generator) -> Weights:
-    r"""Logarithm of a Dirichlet draw, up to a constant.
+    r"""Return the logarithm of a Dirichlet draw, up to a constant.
 
     Gamma variates :math:`g_c = g'_c U_c^{1/a_c}` with :math:`g'_c \sim \Gamma(a_c + 1)`,
     normalised, are Dirichlet. For concentrations such as 0.01 they underflow: most weights are 0,
@@ -136,15 +141,15 @@ def _log_dirichlet(concentration: Weights, rng: np.random.Generator) -> Weights:
 
 
 def _draw_counts(log_theta: Weights, left: Indices, size: int, rng: np.random.Generator) -> Indices:
-    r"""How many samples of each class a part takes; needs ``size <= left.sum()``.
+    r"""Draw the number of samples of each class in a part; needs ``size <= left.sum()``.
 
     The paper's loop, by rejection: draw i.i.d. classes from :math:`\theta` and refuse those that
     have run out. A draw from :math:`\theta` given that it is not refused is a draw from the
     renormalised :math:`\theta`, so the accepted ones are the paper's. Whether a draw is refused
-    depends only on how many of its own class came before, so a batch accepts ``min(drawn, left)``
-    of each class, in whatever order. A batch never exceeds what is missing, hence stops where the
-    loop stops; the next one merely skips the draws that are sure to be refused. Every batch but the
-    last exhausts a class, so there are at most as many batches as classes.
+    depends only on the number of draws of its own class before it, so a batch accepts
+    ``min(drawn, left)`` of each class, in any order. A batch never exceeds what is missing, hence
+    stops where the loop stops; the next one merely skips the draws that are sure to be refused.
+    Every batch but the last exhausts a class, so there are at most as many batches as classes.
     """
     counts = np.zeros_like(left)
     while missing := size - int(counts.sum()):

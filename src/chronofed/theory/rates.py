@@ -1,4 +1,4 @@
-"""How many rounds until an accuracy is reached, and which learning rates the proofs allow."""
+"""Rounds until an accuracy is reached, and the learning rates that the proofs allow."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from typing import TypeVar, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from chronofed.theory.drifts import Constants, derive, leftover
+from chronofed.theory.constants import Constants, derive_bias, derive_constants
 from chronofed.theory.symbols import Array, Number, Problem, checked, plain, read
 
 
@@ -31,31 +31,38 @@ class Rounds:
 
 @dataclass(frozen=True, slots=True)
 class _Special:
-    """What an algorithm fixes: symbols, and constants that it does not have."""
+    """Symbols that an algorithm fixes, and constants that it does not have."""
 
     symbols: Mapping[str, float]
     without: tuple[str, ...] = ()
 
 
-_DRIFTS = ("client_drift", "drift", "client_slope", "time_slope", "covariance", "covariance_slope")
+_DRIFTS = (
+    "client_drift_sq",
+    "time_drift_sq",
+    "client_slope_sq",
+    "time_slope_sq",
+    "covariance",
+    "covariance_slope",
+)
 _ALGORITHMS = {
     "sgd": _Special(dict.fromkeys(_DRIFTS, 0.0), without=("c_C", "c_R1")),
-    "fedavg": _Special({"loss": math.inf, "covariance_slope": 0.0}),
-    "cl": _Special({"clients": 1.0, "client_drift": 0.0, "client_slope": 0.0}),
+    "fedavg": _Special({"information_loss_sq": math.inf, "covariance_slope": 0.0}),
+    "cl": _Special({"clients": 1.0, "client_drift_sq": 0.0, "client_slope_sq": 0.0}),
     "cfl": _Special({}),
 }
 
 Choice = TypeVar("Choice")
 Terms = Callable[[Mapping[str, Array], Constants], dict[str, Array]]
 
-# Divisors are not multiplied with each other: tiny ones would make 0/0 of what is 0.
+# Divisors are not multiplied with each other: the product of tiny ones is 0 and would turn 0 into 0/0.
 
 
 def _strongly_convex(s: Mapping[str, Array], c: Constants) -> dict[str, Array]:
     mu, epsilon = s["convexity"], s["epsilon"]
     return {
         "curvature": s["smoothness"] * c.c_O / mu,
-        "noise": s["noise"] / (s["clients"] * s["steps"]) / mu / epsilon,
+        "noise": s["noise_sq"] / (s["clients"] * s["steps"]) / mu / epsilon,
         "drift": c.c_A / mu / epsilon,
         "early rounds": np.sqrt(c.c_B / mu / epsilon),
         "local steps": np.sqrt(c.c_C / epsilon) / mu,
@@ -64,12 +71,12 @@ def _strongly_convex(s: Mapping[str, Array], c: Constants) -> dict[str, Array]:
 
 
 def _convex(s: Mapping[str, Array], c: Constants) -> dict[str, Array]:
-    distance, epsilon = s["distance"], s["epsilon"]
+    distance, epsilon = s["distance_sq"], s["epsilon"]
     return {
         "curvature": s["smoothness"] * c.c_O * distance / epsilon,
         "early rounds": np.sqrt(c.c_B * distance) / epsilon,
         "early local steps": np.cbrt(c.c_D * distance**2) / epsilon,
-        "noise": s["noise"] * distance / (s["clients"] * s["steps"]) / epsilon / epsilon,
+        "noise": s["noise_sq"] * distance / (s["clients"] * s["steps"]) / epsilon / epsilon,
         "drift": c.c_A * distance / epsilon / epsilon,
         "local steps": np.sqrt(c.c_C / epsilon) * distance / epsilon,
     }
@@ -80,7 +87,7 @@ def _non_convex(s: Mapping[str, Array], c: Constants) -> dict[str, Array]:
     drift = np.sqrt(updates) * c.c_R1**2 / smoothness
     return {
         "descent": (smoothness * s["gap"] / s["c_m"] / epsilon) ** 2 / updates,
-        "drift and noise": ((drift + s["noise"] / np.sqrt(updates)) / epsilon) ** 2,
+        "drift and noise": ((drift + s["noise_sq"] / np.sqrt(updates)) / epsilon) ** 2,
         "early rounds": np.sqrt(updates) * c.c_R2 / smoothness / s["c_m"] / epsilon,
     }
 
@@ -103,7 +110,7 @@ def rounds(
     stateless: bool = False,
     **symbols: Unpack[Problem],
 ) -> Rounds:
-    r"""Rounds *T* that an algorithm needs, term by term.
+    r"""Compute the rounds *T* that an algorithm needs, term by term.
 
     For CFL (``Convergence rate of CFL full``) and strongly convex objectives
 
@@ -123,11 +130,11 @@ def rounds(
         \Big(\frac{\sqrt{KN} c_{R1}^2}{L} + \frac{\sigma^2}{\sqrt{NK}}\Big)^2
         + \frac{\sqrt{KN} c_{R2}}{c_m \varepsilon L}.
 
-    FedAvg (``Convergence rate of FedAvg full``) is CFL with :math:`R = \infty`; CL is CFL with one client and
-    without client drift; SGD (``Convergence rates of different algorithms``) has no drifts, and takes one step
-    on what *N* clients would see in *K*, so :math:`c_C = 0`, too. The paper has no SGD without convexity: this
-    is FedAvg's with its drift :math:`\sqrt{KN} c_{R1}^2 / L` left out. The constant :math:`c_m` of that case
-    cannot be had from the proof; take it as a unit.
+    FedAvg (``Convergence rate of FedAvg full``) is CFL with :math:`R = \infty`. CL is CFL with one client and
+    without client drift. SGD (``Convergence rates of different algorithms``) has no drifts and takes one step
+    on what *N* clients would see in *K* steps, so :math:`c_C = 0` too. The paper gives no rate of SGD without
+    convexity: this one is FedAvg's without its drift :math:`\sqrt{KN} c_{R1}^2 / L`. The proof does not
+    determine the constant :math:`c_m` of that case; treat it as a unit.
 
     Args:
         algorithm: ``"sgd"``, ``"fedavg"``, ``"cl"`` or ``"cfl"``.
@@ -139,12 +146,13 @@ def rounds(
     Raises:
         ValueError: If the algorithm or case is unknown, or a symbol out of range.
 
-    >>> known = {"convexity": 0.5, "drift": 1.0, "loss": 1.0, "noise": 2.0, "clients": 10}
+    >>> known = {"convexity": 0.5, "time_drift_sq": 1.0, "information_loss_sq": 1.0, "noise_sq": 2.0}
+    >>> known["clients"] = 10
     >>> rounds("fedavg", "strongly-convex", epsilon=0.1, **known).terms["drift"]
     20.0
     >>> rounds("cfl", "strongly-convex", epsilon=0.1, **known).terms["drift"]
     10.0
-    >>> rounds("sgd", "convex", epsilon=[0.1, 0.01], noise=2.0).total
+    >>> rounds("sgd", "convex", epsilon=[0.1, 0.01], noise_sq=2.0).total
     array([  210., 20100.])
     """
     special, terms = _pick("algorithm", algorithm, _ALGORITHMS), _pick("case", case, _CASES)
@@ -152,23 +160,24 @@ def rounds(
     if terms is _strongly_convex:
         _check_convexity(known)
     known |= {name: np.full_like(known[name], fixed) for name, fixed in special.symbols.items()}
-    found = derive(known, stateless)
+    found = derive_constants(known, stateless)
     zero = plain(np.zeros_like(known["epsilon"]))
     found = replace(found, **dict.fromkeys(special.without, zero))
-    with np.errstate(over="ignore", divide="ignore"):  # more rounds than there are numbers
+    # More rounds than a float can hold are infinitely many.
+    with np.errstate(over="ignore", divide="ignore"):
         parts = {name: plain(value) for name, value in terms(known, found).items()}
-    return Rounds(parts, plain(sum(parts.values(), zero)), leftover(known, stateless), found)
+    return Rounds(parts, plain(sum(parts.values(), zero)), derive_bias(known, stateless), found)
 
 
 def safe_lr(
     smoothness: ArrayLike, steps: ArrayLike, server_lr: ArrayLike = 1.0, c_O: ArrayLike = 1.0
 ) -> Number:
-    r"""The largest local learning rate that the proof of ``Convergence rate of CFL`` allows.
+    r"""Compute the largest local learning rate that the proof of ``Convergence rate of CFL`` allows.
 
     .. math:: \eta_l \le \frac{\sqrt{3 + 4 c_O \eta_g^2} - 2 \eta_g \sqrt{c_O}}{12 K L \sqrt{c_O}}.
 
-    The theorem prints 6 for 12. With 6 the error does not grow, but the proof does not go on: only with 12
-    is :math:`-\eta (f(w_t) - f^*)` left. In practice learning rates are larger.
+    The theorem prints 6 instead of 12. With 6 the error does not grow, but the proof needs the term
+    :math:`-\eta (f(w_t) - f^*)`, which is left only with 12. In practice learning rates are larger.
 
     Args:
         smoothness: Lipschitz constant *L* of the gradients.
@@ -182,7 +191,8 @@ def safe_lr(
     known = checked({"smoothness": smoothness, "steps": steps, "server_lr": server_lr, "c_O": c_O})
     root = np.sqrt(known["c_O"])
     twice = 2 * known["server_lr"] * root
-    difference = 3 / (np.sqrt(3 + twice**2) + twice)  # of the two roots, without cancellation
+    # The difference of the two roots, without cancellation.
+    difference = 3 / (np.sqrt(3 + twice**2) + twice)
     return plain(difference / (12 * known["steps"] * known["smoothness"] * root))
 
 

@@ -1,4 +1,4 @@
-"""The symbols of the theorems: their names, what they are unless given, and which values they may have."""
+"""The symbols of the theorems: names, defaults and ranges."""
 
 import math
 from collections.abc import Mapping
@@ -11,62 +11,67 @@ Array = NDArray[np.float64]
 Number = float | Array
 
 
-class Drifts(TypedDict, total=False):
-    r"""What the constants of the theorems depend on; squares are 0 and all others 1 unless given.
+class DriftSymbols(TypedDict, total=False):
+    r"""Symbols that the constants of the theorems depend on.
+
+    Drifts, losses and noise default to 0, the other symbols to 1. Names that end in ``_sq`` are squares of the
+    paper's symbols. A covariance is a second moment already, so its names have no ending.
 
     Attributes:
-        client_drift: Client drift :math:`G^2`.
-        drift: Time drift :math:`D^2`.
-        loss: Squared information loss :math:`R^2`; may be infinite.
-        client_slope: :math:`B^2`, the part of the client drift that grows with the gradient.
-        time_slope: :math:`A^2`, the same of the time drift.
+        client_drift_sq: Client drift :math:`G^2`.
+        time_drift_sq: Time drift :math:`D^2`.
+        information_loss_sq: Information loss :math:`R^2`; may be infinite.
+        client_slope_sq: :math:`B^2`, the growth of :math:`G^2` with the squared norm of the gradient.
+        time_slope_sq: :math:`A^2`, the same growth of :math:`D^2`.
         covariance: Covariance :math:`F^2` of time drifts of different rounds.
-        covariance_slope: :math:`C^2`, the part of it that grows with the gradient.
-        noise: Variance :math:`\sigma^2` of stochastic gradients.
+        covariance_slope: :math:`C^2`, the growth of :math:`F^2` with the squared norm of the gradient.
+        noise_sq: Variance :math:`\sigma^2` of stochastic gradients.
         smoothness: Lipschitz constant *L* of the gradients.
         steps: Local steps *K*.
         server_lr: Global step size :math:`\eta_g`.
     """
 
-    client_drift: ArrayLike
-    drift: ArrayLike
-    loss: ArrayLike
-    client_slope: ArrayLike
-    time_slope: ArrayLike
+    client_drift_sq: ArrayLike
+    time_drift_sq: ArrayLike
+    information_loss_sq: ArrayLike
+    client_slope_sq: ArrayLike
+    time_slope_sq: ArrayLike
     covariance: ArrayLike
     covariance_slope: ArrayLike
-    noise: ArrayLike
+    noise_sq: ArrayLike
     smoothness: ArrayLike
     steps: ArrayLike
     server_lr: ArrayLike
 
 
-class Problem(Drifts, total=False):
-    r"""What rates depend on besides the accuracy.
+class Problem(DriftSymbols, total=False):
+    r"""Symbols that rates depend on, besides the accuracy.
 
     Attributes:
         clients: Clients *N* of a round.
-        convexity: Strong convexity :math:`\mu`; must be given where objectives are strongly convex.
-        distance: :math:`\mathcal{H} = \|w_0 - w^*\|^2`.
+        convexity: Strong convexity :math:`\mu`; required for strongly convex objectives.
+        distance_sq: :math:`\mathcal{H} = \|w_0 - w^*\|^2`.
         gap: :math:`f_0 - f_*`.
         c_m: The constant :math:`c_m` of the non-convex case.
     """
 
     clients: ArrayLike
     convexity: ArrayLike
-    distance: ArrayLike
+    distance_sq: ArrayLike
     gap: ArrayLike
     c_m: ArrayLike
 
 
-_ONE = {"smoothness", "steps", "server_lr", "clients", "distance", "gap", "c_m"}
+_ONE = {"smoothness", "steps", "server_lr", "clients", "distance_sq", "gap", "c_m"}
 _POSITIVE = {"epsilon", "smoothness", "server_lr", "c_m"}
 _AT_LEAST_ONE = {"steps", "clients", "rounds", "c_O"}
-_MAY_BE_INFINITE = {"loss"}
+_MAY_BE_INFINITE = {"information_loss_sq"}
 
 
-def read(kind: type[Drifts], given: Mapping[str, object], **others: ArrayLike) -> dict[str, Array]:
-    """All symbols of a kind, and others, as arrays of one shape.
+def read(
+    kind: type[DriftSymbols], given: Mapping[str, object], **others: ArrayLike
+) -> dict[str, Array]:
+    """Return all symbols of a kind, and others, as arrays of one shape.
 
     Raises:
         TypeError: If a symbol is unknown.
@@ -82,10 +87,10 @@ def read(kind: type[Drifts], given: Mapping[str, object], **others: ArrayLike) -
 
 
 def checked(values: Mapping[str, object]) -> dict[str, Array]:
-    """Values as arrays of one shape.
+    """Return values as arrays of one shape.
 
     Raises:
-        ValueError: If one is out of range, or shapes do not fit.
+        ValueError: If a value is out of range, or shapes do not broadcast.
     """
     arrays = {name: np.asarray(value, dtype=np.float64) for name, value in values.items()}
     for name, array in arrays.items():
@@ -97,7 +102,7 @@ def checked(values: Mapping[str, object]) -> dict[str, Array]:
 
 
 def plain(value: Number) -> Number:
-    """A float if there is only one number."""
+    """Return a float if there is only one number."""
     return float(value) if np.ndim(value) == 0 else np.asarray(value)
 
 

@@ -1,4 +1,4 @@
-// What every part of a page needs: elements made from text alone (never from HTML), numbers, theme, hints.
+// Common to all parts of a page: elements made from text only (never from HTML), numbers, theme, tooltips.
 "use strict";
 const cf = {};
 
@@ -17,7 +17,7 @@ cf.el = (tag, attributes = {}, ...children) => {
 cf.colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 cf.series = (k) => cf.colour(`--c${k % 8}`);
 cf.dash = (k) => [[], [9, 4], [2, 3], [9, 3, 2, 3]][k % 4];
-cf.line = (k) => {
+cf.lineSample = (k) => {
   const make = (tag, attributes) => {
     const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
     for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
@@ -27,7 +27,7 @@ cf.line = (k) => {
   svg.append(make("line", { x1: 0, x2: 28, y1: 3, y2: 3, stroke: `var(--c${k % 8})`, "stroke-width": 2.5, "stroke-dasharray": cf.dash(k).join(" ") }));
   return svg;
 };
-cf.faded = (colour, alpha) => colour + Math.round(255 * alpha).toString(16).padStart(2, "0");
+cf.withAlpha = (colour, alpha) => colour + Math.round(255 * alpha).toString(16).padStart(2, "0");
 
 cf.number = (value, digits) => {
   if (value == null || Number.isNaN(value)) return "–";
@@ -53,10 +53,10 @@ cf.duration = (seconds) => {
 
 cf.bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
 
-// A hint beside the pointer, and the same words for those who listen.
-cf.hint = {
+// A tooltip beside the pointer, and the same text for screen readers.
+cf.tooltip = {
   show(lines, x, y) {
-    const node = cf.hint.node ??= document.body.appendChild(cf.el("div", { class: "hint", "aria-hidden": "true" }));
+    const node = cf.tooltip.node ??= document.body.appendChild(cf.el("div", { class: "tooltip", "aria-hidden": "true" }));
     node.replaceChildren(...lines);
     node.hidden = false;
     const box = node.getBoundingClientRect(), room = document.documentElement.clientWidth;
@@ -64,11 +64,11 @@ cf.hint = {
     node.style.left = `${Math.max(4, Math.min(left, room - box.width - 4))}px`;
     node.style.top = `${Math.max(4, Math.min(y + 14, innerHeight - box.height - 4))}px`;
   },
-  hide() { if (cf.hint.node) cf.hint.node.hidden = true; },
+  hide() { if (cf.tooltip.node) cf.tooltip.node.hidden = true; },
 };
-cf.say = (text) => { document.getElementById("spoken").textContent = text; };
+cf.announce = (text) => { document.getElementById("spoken").textContent = text; };
 
-// Redrawing what is painted on canvases when colours or sizes change.
+// Canvases are repainted when colours or sizes change.
 cf.painters = new Set();
 cf.repaint = () => { for (const painter of cf.painters) if (painter.node.isConnected) painter.paint(); };
 cf.sizes = new ResizeObserver((entries) => {
@@ -77,7 +77,7 @@ cf.sizes = new ResizeObserver((entries) => {
     if (painter.width !== width && width) { painter.width = width; requestAnimationFrame(painter.paint); }
   }
 });
-cf.painted = (node, paint) => {
+cf.repaintOnResize = (node, paint) => {
   node.painter = { node, paint };
   cf.painters.add(node.painter);
   cf.sizes.observe(node);
@@ -115,7 +115,7 @@ cf.table = (headings, rows, attributes = {}) => cf.el("div", { class: "scroll", 
     cf.el("tbody", {}, rows.map(([first, ...others]) => cf.el("tr", {},
       cf.el("th", { scope: "row" }, first), others.map((cell) => cf.el("td", {}, cell)))))));
 
-// A table behind a chart, made when it is opened.
+// The numbers of a chart as a table, built when it is opened.
 cf.asTable = (make, label) => {
   const box = cf.el("details", { class: "as-table" }, cf.el("summary", {}, "Table"));
   const fill = () => {
@@ -129,11 +129,20 @@ cf.asTable = (make, label) => {
   return box;
 };
 
+// The unit behind a number: "12%", but "12 MB".
+cf.suffix = (unit) => (unit && unit !== "%" ? ` ${unit}` : unit);
+
 cf.select = (label, options, value, change) => {
   const list = cf.el("select", { change: () => change(list.value) },
     options.map(([key, text]) => cf.el("option", { value: key, selected: String(key) === String(value) }, text)));
   return cf.el("label", { class: "field" }, cf.el("span", {}, label), list);
 };
+
+// The sections of a page about some runs, in order of registration:
+// id; title; about (a line below the title); make() -> { node, update(content) }; has(content): is there anything to show;
+// absent (the text if not).
+cf.registered = [];
+cf.addSection = (section) => { cf.registered.push(section); };
 
 cf.section = (id, title, about, ...children) => cf.el("section", { id, "aria-labelledby": `${id}-title` },
   cf.el("h2", { id: `${id}-title` }, title), about ? cf.el("p", { class: "soft about" }, about) : null, children);

@@ -1,7 +1,7 @@
-// Curves over rounds: one legend, one zoom and one smoothing for all charts; hover or arrow keys read values.
+// Curves over rounds: all charts share a legend, a zoom and a smoothing; hover or arrow keys read values.
 "use strict";
 
-// Moving mean around every value; near the ends over as many as there are on both sides.
+// Centred moving mean; near the ends over as many values as there are on both sides.
 cf.smooth = (values, window) => {
   const reach = Math.floor(window / 2);
   if (!reach) return values;
@@ -13,8 +13,8 @@ cf.smooth = (values, window) => {
   });
 };
 
-// Values at other places: between two points on the line between them, outside nothing.
-cf.at = (x, y, places) => {
+// Linear interpolation at other places; nothing outside the curve.
+cf.interpolate = (x, y, places) => {
   let k = 0;
   return places.map((place) => {
     if (!x.length || place < x[0] || place > x[x.length - 1]) return null;
@@ -28,22 +28,22 @@ cf.at = (x, y, places) => {
 cf.Chart = class {
   // curves: [{name, colour, dash, x, y, d}]; panel: what all charts of a group share.
   constructor(title, unit, panel) {
-    Object.assign(this, { title, unit, panel, curves: [] });
+    Object.assign(this, { title, unit: cf.suffix(unit), panel, curves: [] });
     this.box = cf.el("div", {
       class: "chart", tabindex: "0", role: "application", keydown: (event) => this.key(event),
-      mouseleave: () => cf.hint.hide(), blur: () => cf.hint.hide(),
+      mouseleave: () => cf.tooltip.hide(), blur: () => cf.tooltip.hide(),
     });
     this.table = cf.asTable(() => this.rows(), title);
     this.node = cf.el("figure", {}, cf.el("figcaption", {}, title, unit ? cf.el("span", { class: "soft" }, ` ${unit}`) : null),
       this.box, this.table);
-    cf.painted(this.node, () => this.paint());
+    cf.repaintOnResize(this.node, () => this.paint());
   }
 
   update(curves) {
     const shape = (list) => list.map((c) => `${c.colour}${c.d ? 1 : 0}`).join();
     const same = this.plot && shape(curves) === shape(this.curves);
     this.curves = curves;
-    this.box.setAttribute("aria-label", this.words());
+    this.box.setAttribute("aria-label", this.description());
     this.table.refill();
     if (same) this.refresh();
     else this.paint();
@@ -55,7 +55,7 @@ cf.Chart = class {
     this.curves.forEach((curve, k) => this.toggle(k));
   }
 
-  words() {
+  description() {
     const ends = this.shown().map((c) => `${c.name} ends at ${cf.number(c.y[c.y.length - 1])}${this.unit}`);
     return `${this.title}. ${ends.join("; ")}. Arrow keys read values, plus and minus zoom, 0 shows all.`;
   }
@@ -79,11 +79,11 @@ cf.Chart = class {
     for (const curve of this.curves) {
       const y = cf.smooth(curve.y, this.panel.window);
       this.columns.push(data.length);
-      data.push(cf.at(curve.x, y, places));
+      data.push(cf.interpolate(curve.x, y, places));
       if (curve.d) {
         const d = cf.smooth(curve.d, this.panel.window);
-        data.push(cf.at(curve.x, y.map((v, k) => (v == null ? null : v + d[k])), places));
-        data.push(cf.at(curve.x, y.map((v, k) => (v == null ? null : v - d[k])), places));
+        data.push(cf.interpolate(curve.x, y.map((v, k) => (v == null ? null : v + d[k])), places));
+        data.push(cf.interpolate(curve.x, y.map((v, k) => (v == null ? null : v - d[k])), places));
       }
     }
     return data;
@@ -91,7 +91,7 @@ cf.Chart = class {
 
   paint() {
     const width = this.box.clientWidth;
-    if (!width || !this.curves.length) return; // it is painted as soon as there is room
+    if (!width || !this.curves.length) return; // painted as soon as there is room
     const data = this.data(), ink = cf.colour("--soft"), line = cf.colour("--line");
     const series = [{}], bands = [];
     for (const curve of this.curves) {
@@ -103,7 +103,7 @@ cf.Chart = class {
       if (curve.d) {
         const edge = { stroke: "transparent", width: 0, points: { show: false }, spanGaps: true };
         series.push({ ...edge }, { ...edge });
-        bands.push({ series: [series.length - 2, series.length - 1], fill: cf.faded(colour, 0.15) });
+        bands.push({ series: [series.length - 2, series.length - 1], fill: cf.withAlpha(colour, 0.15) });
       }
     }
     this.plot?.destroy();
@@ -129,7 +129,7 @@ cf.Chart = class {
       },
     }, data, this.box);
     this.plot.over.addEventListener("mouseenter", () => { this.panel.hovered = this; });
-    this.plot.over.addEventListener("mouseleave", () => { this.panel.hovered = null; cf.hint.hide(); });
+    this.plot.over.addEventListener("mouseleave", () => { this.panel.hovered = null; cf.tooltip.hide(); });
     this.plot.over.addEventListener("dblclick", () => this.panel.zoom());
     this.view();
     this.curves.forEach((curve, k) => this.toggle(k));
@@ -150,7 +150,7 @@ cf.Chart = class {
   toggle(k) {
     const curve = this.curves[k], at = this.columns[k], show = !this.panel.hidden.has(curve.name);
     for (let s = at; s <= at + (curve.d ? 2 : 0); s++) this.plot.setSeries(s, { show }, false);
-    this.box.setAttribute("aria-label", this.words());
+    this.box.setAttribute("aria-label", this.description());
   }
 
   view() {
@@ -161,10 +161,10 @@ cf.Chart = class {
 
   hover(u) {
     if (this.panel.hovered !== this) return;
-    if (u.cursor.idx == null || u.cursor.left < 0) { cf.hint.hide(); return; }
+    if (u.cursor.idx == null || u.cursor.left < 0) { cf.tooltip.hide(); return; }
     const x = this.places[u.cursor.idx], lines = this.values(u.cursor.idx);
     const box = u.over.getBoundingClientRect();
-    cf.hint.show([cf.el("b", {}, `round ${x}`), ...lines.map(([curve, text]) => cf.el("div", {},
+    cf.tooltip.show([cf.el("b", {}, `round ${x}`), ...lines.map(([curve, text]) => cf.el("div", {},
       cf.el("span", { class: "swatch", style: { background: cf.series(curve.colour) } }), `${curve.name}: ${text}`))],
     box.left + u.cursor.left, box.top + (u.cursor.top > 0 ? u.cursor.top : 20));
   }
@@ -197,12 +197,12 @@ cf.Chart = class {
   }
 
   read(index) {
-    const [, best] = [null, this.values(index)[0]];
+    const best = this.values(index)[0];
     this.panel.hovered = this;
     this.plot.setCursor({
       left: this.plot.valToPos(this.places[index], "x"), top: best ? this.plot.valToPos(best[2], "y") : 10,
     });
-    cf.say(`round ${this.places[index]}: ${this.values(index).map(([c, text]) => `${c.name} ${text}`).join(", ")}`);
+    cf.announce(`round ${this.places[index]}: ${this.values(index).map(([c, text]) => `${c.name} ${text}`).join(", ")}`);
   }
 };
 
@@ -243,7 +243,7 @@ cf.curves = (key = "curves") => {
       every((chart) => chart.curves.forEach((curve, number) => curve.name === group.name && chart.toggle(number)));
       every((chart) => chart.plot.redraw());
     },
-  }, cf.line(group.colour ?? k), group.name);
+  }, cf.lineSample(group.colour ?? k), group.name);
   return {
     nodes: [legend, bar, grid],
     panel,

@@ -1,12 +1,12 @@
-// The live page: asks for what changed once a second while somebody looks.
+// The live page: fetches changes once a second while the page is visible.
 "use strict";
 addEventListener("DOMContentLoaded", () => {
   const PERIOD = 1000, FIRST = 6;
   const aside = document.querySelector("aside"), main = document.querySelector("main"), counts = document.getElementById("counts");
   const sections = cf.sections(main), empty = cf.el("section", {}, cf.el("p", { class: "soft" }, "Choose runs in the list to see and compare them."));
-  const lost = cf.el("p", { class: "lost", role: "alert", hidden: true }, "The server does not answer; is 'chronofed watch' still running?");
-  main.prepend(lost, empty);
-  const filter = cf.el("input", { type: "search", placeholder: "Find a run", "aria-label": "Find a run", input: () => sift() });
+  const offline = cf.el("p", { class: "offline", role: "alert", hidden: true }, "The server does not answer; is 'chronofed watch' still running?");
+  main.prepend(offline, empty);
+  const filter = cf.el("input", { type: "search", placeholder: "Find a run", "aria-label": "Find a run", input: () => applyFilter() });
   const chips = cf.el("div", { class: "chips", role: "group", "aria-label": "State" }), list = cf.el("ul", { class: "runs" });
   aside.append(cf.el("div", { class: "find" }, filter, chips), list);
   document.querySelector("header .tools").append(cf.themeButton());
@@ -21,14 +21,14 @@ addEventListener("DOMContentLoaded", () => {
     tags[address] = response.headers.get("ETag");
     return response.json();
   };
-  const address = () => `/api/document?${new URLSearchParams([...chosen].map((id) => ["run", id]))}`;
-  const remember = () => history.replaceState(null, "", `#${new URLSearchParams([...chosen].map((id) => ["run", id]))}`);
+  const address = () => `/api/payload?${new URLSearchParams([...chosen].map((id) => ["run", id]))}`;
+  const saveSelection = () => history.replaceState(null, "", `#${new URLSearchParams([...chosen].map((id) => ["run", id]))}`);
 
   const entry = (run) => {
     const box = cf.el("input", {
       type: "checkbox", checked: chosen.has(run.id), change: () => {
         if (box.checked) chosen.add(run.id); else chosen.delete(run.id);
-        remember();
+        saveSelection();
         delete tags[address()];
         show();
       },
@@ -46,7 +46,7 @@ addEventListener("DOMContentLoaded", () => {
     fill(run);
     return { node, fill, text: JSON.stringify(run) };
   };
-  const sift = () => {
+  const applyFilter = () => {
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     for (const run of runs) {
       const text = `${run.id} ${run.name} ${run.method} seed ${run.seed}`.toLowerCase();
@@ -73,7 +73,7 @@ addEventListener("DOMContentLoaded", () => {
       chips.dataset.made = made;
       chips.replaceChildren(...["all", ...states].map((s) => cf.el("button", { type: "button", "aria-pressed": String(s === state), click: () => { state = s; drawList(); [...chips.children].find((b) => b.textContent === s)?.focus(); } }, s)));
     }
-    sift();
+    applyFilter();
   };
   const show = async () => {
     const wanted = address();
@@ -85,7 +85,7 @@ addEventListener("DOMContentLoaded", () => {
     if (content && wanted === address()) { sections.update(content); drawn = true; }
     document.body.dataset.ready = "true";
   };
-  const look = async () => {
+  const poll = async () => {
     try {
       const content = await answer("/api/runs");
       if (content) {
@@ -97,14 +97,14 @@ addEventListener("DOMContentLoaded", () => {
         drawList();
       }
       await show();
-      lost.hidden = true;
+      offline.hidden = true;
       document.body.dataset.ready = "true";
-    } catch { lost.hidden = false; }
+    } catch { offline.hidden = false; }
   };
   const loop = async () => {
-    if (!document.hidden) await look();
+    if (!document.hidden) await poll();
     setTimeout(loop, PERIOD);
   };
-  document.addEventListener("visibilitychange", () => { if (!document.hidden) look(); });
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) poll(); });
   loop();
 });

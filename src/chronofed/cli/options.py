@@ -1,0 +1,116 @@
+"""Options that several commands share."""
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from chronofed.core.errors import SpecError
+
+
+def add_spec(parser: ArgumentParser) -> None:
+    """Add the spec file and changes to it."""
+    parser.add_argument("spec", type=Path, metavar="SPEC.toml", help="spec of the experiment")
+    add_set(parser)
+
+
+def add_set(parser: ArgumentParser) -> None:
+    """Add changes to a spec."""
+    parser.add_argument(
+        "-s",
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change a key of the spec, e.g. -s train.lr=0.05; repeat for more",
+    )
+
+
+def add_runs(parser: ArgumentParser) -> None:
+    """Add the runs that a command reads."""
+    text = "run directories, or folders with runs below them"
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help=text)
+
+
+def add_engine(parser: ArgumentParser) -> None:
+    """Add the engine and the number of workers."""
+    text = "auto, the name of an engine, or package.module:Class (default: the spec's)"
+    parser.add_argument("--engine", metavar="ENGINE", help=text)
+    add_workers(parser, "the spec's")
+
+
+def add_workers(parser: ArgumentParser, default: str) -> None:
+    """Add the number of workers."""
+    text = f"clients to train in parallel (default: {default})"
+    parser.add_argument("--workers", type=int, metavar="N", help=text)
+
+
+def add_data(parser: ArgumentParser) -> None:
+    """Add the folder of data files."""
+    text = "folder to search for data first, before $CHRONOFED_DATA and the cache"
+    parser.add_argument("--data", type=Path, metavar="DIR", help=text)
+
+
+def add_samples(parser: ArgumentParser) -> None:
+    """Add a picture of the samples in the clients' memories."""
+    text = "draw the samples that clients keep at the end (.png, .svg or .pdf)"
+    parser.add_argument("--samples", type=Path, metavar="FILE", help=text)
+
+
+def add_track(parser: ArgumentParser) -> None:
+    """Add a tracker."""
+    text = "log evaluations to a tracker: tensorboard, or package.module:factory"
+    parser.add_argument("--track", metavar="NAME", help=text)
+
+
+def add_plot(parser: ArgumentParser) -> None:
+    """Add a picture of the result."""
+    text = "also draw the result (.png, .svg or .pdf)"
+    parser.add_argument("--plot", type=Path, metavar="FILE", help=text)
+
+
+def add_quiet(parser: ArgumentParser) -> None:
+    """Add a switch for progress bars."""
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def add_json(parser: ArgumentParser) -> None:
+    """Add a switch for output that a script can read."""
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def check_spec(path: Path) -> None:
+    """Report a spec that cannot be read, before torch is imported to understand it.
+
+    Raises:
+        SpecError: If the file is missing or not TOML.
+    """
+    from chronofed.core import toml
+
+    toml.load(path)
+
+
+def check_counts(options: Namespace, *names: str) -> None:
+    """Refuse counts below 1.
+
+    Raises:
+        SpecError: With the name of the option.
+    """
+    for name in names:
+        count = getattr(options, name)
+        if count is not None and count < 1:
+            option = name.replace("_", "-")
+            raise SpecError(f"--{option}: expected a number >= 1, not {count}")
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Read different seeds, as in ``0,1,2``.
+
+    Raises:
+        SpecError: If the text is anything else.
+    """
+    try:
+        seeds = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise SpecError(f"--seeds: expected numbers such as 0,1,2, not {text!r}") from None
+    if min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise SpecError(f"--seeds: expected different numbers >= 0, not {text!r}")
+    return seeds

@@ -1,0 +1,1 @@
+"""Clients: messages, local training, and the state that clients keep between rounds."""

@@ -1,0 +1,1 @@
+"""Types, settings, seeds, errors and file formats that every room shares."""

@@ -1,0 +1,68 @@
+"""The base class of all settings: immutable, typed, and the same in Python and in TOML."""
+
+from abc import ABCMeta
+from functools import cache
+from typing import Annotated, Any, dataclass_transform, get_args, get_origin, get_type_hints
+
+import msgspec
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+NonNegative = Annotated[float, msgspec.Meta(ge=0)]
+Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
+class _Meta(msgspec.StructMeta, ABCMeta):
+    """A metaclass that lets a Struct have abstract methods."""
+
+
+class Config(msgspec.Struct, metaclass=_Meta, frozen=True, forbid_unknown_fields=True):
+    """Immutable settings whose constructor checks types and ranges.
+
+    >>> from chronofed.core.config import Config, NonNegative
+    >>> class Tie(Config):
+    ...     mu: NonNegative = 0.1
+    >>> Tie(-1.0)
+    Traceback (most recent call last):
+    ...
+    ValueError: Tie.mu: Expected `float` >= 0.0, not -1.0
+    """
+
+    def __post_init__(self) -> None:
+        for name, kind in _checked_fields(type(self)).items():
+            value = getattr(self, name)
+            try:
+                msgspec.convert(value, kind)
+            except msgspec.ValidationError as error:
+                msg = f"{type(self).__name__}.{name}: {error}, not {value!r}"
+                raise ValueError(msg) from None
+
+
+class Kind(Config, tag_field="kind"):
+    """A Config that is one of several alternatives; ``tag=`` is its ``kind`` in a spec."""
+
+
+def kind_of(cls: type[msgspec.Struct] | msgspec.Struct) -> str:
+    """Return the ``kind`` of an alternative in a spec."""
+    return str(cls.__struct_config__.tag)
+
+
+def is_alternative(cls: type[msgspec.Struct]) -> bool:
+    """Tell if a class can be named in a spec; msgspec tags an abstract base with its class name."""
+    return cls.__struct_config__.tag not in (None, cls.__name__)
+
+
+@cache
+def _checked_fields(cls: type[Config]) -> dict[str, Any]:
+    """Return the fields that msgspec can check: all but nested settings, which check themselves."""
+    hints = get_type_hints(cls, include_extras=True)
+    return {name: hints[name] for name in cls.__struct_fields__ if not _nested(hints[name])}
+
+
+def _nested(kind: Any) -> bool:
+    if isinstance(kind, type):
+        return issubclass(kind, msgspec.Struct)
+    parts = get_args(kind)[:1] if get_origin(kind) is Annotated else get_args(kind)
+    return any(_nested(part) for part in parts)

@@ -1,0 +1,234 @@
+"""The safetensors format as a stream: tensors are written and read one at a time.
+
+A file consists of 8 bytes with the length of the header, a JSON header with the place of every tensor, and the
+tensors. The bytes equal those of ``safetensors.torch.save``, but are never all in memory, as they would be with
+the ``safetensors`` package. That package is only a test oracle: nothing here imports it.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+# In the order of the format. Files are sorted by it, with the last types first.
+CODES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.int16: "I16",
+    torch.uint16: "U16",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int32: "I32",
+    torch.uint32: "U32",
+    torch.float32: "F32",
+    torch.complex64: "C64",
+    torch.float64: "F64",
+    torch.int64: "I64",
+    torch.uint64: "U64",
+}
+TYPES = {code: dtype for dtype, code in CODES.items()}
+_RANK = {code: -rank for rank, code in enumerate(TYPES)}
+# Bytes of the header's length; the header is padded to a multiple of it.
+_LENGTH = 8
+# Tensors in one part of the header.
+_ITEMS = 1000
+
+
+class Outline(NamedTuple):
+    """A tensor's name, type and shape, without its numbers."""
+
+    rank: int
+    name: str
+    code: str
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, name: str, tensor: Tensor) -> "Outline":
+        """Return the outline of a tensor; outlines sort in the order of a file."""
+        code = CODES[tensor.dtype]
+        return cls(_RANK[code], name, code, _same(tuple(tensor.shape)))
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the numbers in bytes."""
+        return math.prod(self.shape) * TYPES[self.code].itemsize
+
+
+class Place(NamedTuple):
+    """The type, shape and place of a tensor in a file."""
+
+    code: str
+    shape: tuple[int, ...]
+    start: int
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the numbers in bytes."""
+        return math.prod(self.shape) * TYPES[self.code].itemsize
+
+
+class Source(Protocol):
+    """Bytes with random access."""
+
+    @property
+    def size(self) -> int:
+        """Number of bytes."""
+        ...
+
+    def read_into(self, start: int, out: memoryview) -> None:
+        """Fill ``out`` with the bytes from ``start`` on; raise ``ValueError`` if there are too few."""
+        ...
+
+
+class Bytes:
+    """Bytes in memory."""
+
+    __slots__ = ("content",)
+
+    def __init__(self, content: bytes) -> None:
+        self.content = memoryview(content)
+
+    @property
+    def size(self) -> int:
+        """Number of bytes."""
+        return len(self.content)
+
+    def read_into(self, start: int, out: memoryview) -> None:
+        """Copy some bytes."""
+        out[:] = self.content[start : start + len(out)]
+
+
+class OpenFile:
+    """An open file, which stays readable after it is removed, until this object is collected."""
+
+    __slots__ = ("_descriptor", "path", "size")
+
+    def __init__(self, path: Path) -> None:
+        # For ``__del__``, if the file cannot be opened.
+        self._descriptor = -1
+        self._descriptor = os.open(path, os.O_RDONLY)
+        self.path = path
+        self.size = os.fstat(self._descriptor).st_size
+
+    def read_into(self, start: int, out: memoryview) -> None:
+        """Read some bytes; safe to call from several threads."""
+        while len(out):
+            count = os.preadv(self._descriptor, [out], start)
+            if not count:
+                raise ValueError(f"{self.path.name} ends too early")
+            out, start = out[count:], start + count
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+
+def save(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+) -> Iterator[bytes | memoryview]:
+    """Encode tensors that are all in memory, part by part."""
+    return stream((Outline.of(*item) for item in tensors.items()), tensors.__getitem__, metadata)
+
+
+def stream(
+    outlines: Iterable[Outline], tensor: Callable[[str], Tensor], metadata: Mapping[str, str]
+) -> Iterator[bytes | memoryview]:
+    """Encode a file part by part; ``tensor`` is called with each name in the order of the file.
+
+    Yields:
+        The header, then every tensor.
+    """
+    order = sorted(outlines)
+    length = sum(map(len, _header(order, metadata)))
+    padding = -length % _LENGTH
+    yield (length + padding).to_bytes(_LENGTH, "little")
+    yield from _header(order, metadata)
+    yield b" " * padding
+    for outline in order:
+        yield numbers(tensor(outline.name))
+
+
+def read_header(source: Source) -> tuple[dict[str, str], dict[str, Place]]:
+    """Read a file's metadata and the place of every tensor.
+
+    Raises:
+        ValueError: If the file is not in the safetensors format.
+        KeyError: If the header lacks an entry.
+    """
+    length = int.from_bytes(_bytes(source, 0, _LENGTH), "little")
+    start = _LENGTH + length
+
+    def place(table: dict[str, Any]) -> Place | dict[str, Any]:
+        return _place(table, start, source.size) if "data_offsets" in table else table
+
+    header = json.loads(_bytes(source, _LENGTH, length), object_hook=place)
+    if not isinstance(header, dict):
+        raise ValueError("the header is not a table")
+    return header.pop("__metadata__", {}), header
+
+
+def read(source: Source, place: Place) -> Tensor:
+    """Read one tensor into new memory."""
+    tensor = torch.empty(place.shape, dtype=TYPES[place.code])
+    source.read_into(place.start, numbers(tensor))
+    return tensor
+
+
+def numbers(tensor: Tensor) -> memoryview:
+    """Return a tensor's numbers as bytes; without a copy if the tensor is contiguous."""
+    flat = tensor.detach().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data
+
+
+def _header(order: list[Outline], metadata: Mapping[str, str]) -> Iterator[bytes]:
+    """Encode the header in parts, byte for byte as the reference implementation does."""
+    items = [f'{{"__metadata__":{_compact(metadata)}']
+    stop = 0
+    for outline in order:
+        start, stop = stop, stop + outline.nbytes
+        shape = ",".join(map(str, outline.shape))
+        items.append(
+            f',{_compact(outline.name)}:{{"dtype":"{outline.code}","shape":[{shape}],'
+            f'"data_offsets":[{start},{stop}]}}'
+        )
+        if len(items) > _ITEMS:
+            yield "".join(items).encode()
+            items.clear()
+    yield ("".join(items) + "}").encode()
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _place(about: Mapping[str, Any], start: int, size: int) -> Place:
+    begin, end = about["data_offsets"]
+    place = Place(about["dtype"], _same(tuple(about["shape"])), start + begin)
+    if place.code not in TYPES or place.nbytes != end - begin or not 0 <= begin <= size - start:
+        raise ValueError("a tensor's size does not fit its place")
+    if start + end > size:
+        raise ValueError("the file ends too early")
+    return place
+
+
+@lru_cache(maxsize=4096)
+def _same(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Share one tuple among all tensors of a shape: there may be hundreds of thousands."""
+    return shape
+
+
+def _bytes(source: Source, start: int, count: int) -> bytearray:
+    if start + count > source.size:
+        raise ValueError("the file ends too early")
+    content = bytearray(count)
+    source.read_into(start, memoryview(content))
+    return content

@@ -1,0 +1,143 @@
+"""The types that all modules share.
+
+Shapes are written in comments: ``(d,)`` parameters, ``(n, ...)`` samples, ``(b, ...)`` a mini-batch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor
+
+# (d,): all trainable parameters, flattened.
+Vector: TypeAlias = Tensor
+# Named tensors that can be sent, stored and checkpointed.
+Record: TypeAlias = Mapping[str, Tensor]
+# Parts of a flat vector, ascending.
+Spans: TypeAlias = tuple[slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Labelled samples as they are stored: images stay ``uint8`` until a model sees them.
+
+    Attributes:
+        x: Inputs, ``(n, ...)``.
+        y: Labels, ``(n,)`` of int64.
+        rows: Row of each sample in its source, ``(n,)`` of int64, so that it can be deleted on request.
+    """
+
+    x: Tensor
+    y: Tensor
+    rows: Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.y.shape[0]
+
+    def __getitem__(self, pick: Tensor) -> "Samples":
+        """Select samples by position, counted from 0, or by a mask."""
+        if pick.dtype == torch.bool:
+            pick = pick.nonzero().flatten()
+        # index_select is much faster than x[pick].
+        x, y = self.x.index_select(0, pick), self.y.index_select(0, pick)
+        return Samples(x, y, None if self.rows is None else self.rows.index_select(0, pick))
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    r"""A weighted mini-batch, which represents :math:`\sum_j a_j\, \ell(w; x_j, y_j)`.
+
+    Attributes:
+        x: Inputs, ``(b, ...)``.
+        y: Labels, ``(b,)``.
+        weight: Weights :math:`a_j`, ``(b,)`` of float64.
+    """
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+
+    @classmethod
+    def mean(cls, samples: Samples) -> "Batch":
+        """Return all samples with equal weights that sum to one; also for ``(clients, n)`` samples."""
+        shape = samples.y.shape
+        return cls(samples.x, samples.y, torch.full(shape, 1 / shape[-1], dtype=torch.float64))
+
+
+class Objective(Protocol):
+    """A local objective as a function of a flat parameter vector.
+
+    ``spans`` are slices of that vector: derivatives are taken with respect to these parameters only. "In
+    evaluation mode" means that dropout is off and BatchNorm uses its running statistics.
+    """
+
+    buffers: Vector
+    """State that is not trained (BatchNorm's running statistics), flattened; often empty."""
+
+    @property
+    def names(self) -> Mapping[str, slice]:
+        """The slice of the flat vector that each named parameter occupies."""
+        ...
+
+    def gradient(self, params: Vector, batch: Batch) -> Vector:
+        """Compute the gradient of the weighted loss in training mode; the caller owns the result."""
+        ...
+
+    def augment(self, x: Tensor, generator: Generator) -> Tensor:
+        """Return randomly augmented samples to train on; the samples themselves if there is no augmentation."""
+        ...
+
+    def features(self, params: Vector, x: Tensor, layer: str | None = None) -> Tensor:
+        """Return the inputs of a named layer, by default the last one, ``(n, k)``."""
+        ...
+
+    def loss_gradient(self, params: Vector, batch: Batch, spans: Spans) -> Vector:
+        """Compute the gradient of the weighted loss in evaluation mode."""
+        ...
+
+    def squared_gradients(self, params: Vector, batch: Batch, spans: Spans) -> Vector:
+        """Sum the squared gradients of the single samples, weighted, in evaluation mode."""
+        ...
+
+    def gradient_moments(self, params: Vector, batch: Batch, spans: Spans) -> tuple[Vector, Vector]:
+        """Compute ``loss_gradient`` and ``squared_gradients`` together."""
+        ...
+
+    def hessian_product(self, params: Vector, batch: Batch, spans: Spans, v: Vector) -> Vector:
+        """Multiply the Hessian of the weighted loss by ``v``, in evaluation mode."""
+        ...
+
+    def input_gradient(self, params: Vector, x: Tensor, y: Tensor) -> Tensor:
+        """Compute the gradient of every sample's loss in its encoded input, in evaluation mode."""
+        ...
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Convert samples to the floating point input of the first layer."""
+        ...
+
+    def decode(self, z: Tensor, like: Tensor) -> Tensor:
+        """Convert ``z`` back to samples in the dtype of ``like``: the inverse of :meth:`encode`."""
+        ...
+
+    def refresh(self, params: Vector, samples: Samples) -> None:
+        """Recompute the buffers from these samples alone."""
+        ...
+
+
+class Task(Protocol):
+    """A learning task: training samples and an initial model."""
+
+    def objective(self) -> Objective:
+        """Return a new objective; every worker has its own."""
+        ...
+
+    def initial(self, seed: int) -> tuple[Vector, Vector]:
+        """Return the initial parameters and buffers."""
+        ...
+
+    def samples(self, indices: NDArray[np.int64]) -> Samples:
+        """Return training samples by position."""
+        ...

@@ -1,0 +1,29 @@
+"""Test rows for the server, read the same way as clients read their own rows."""
+
+from pathlib import Path
+
+import msgspec
+import torch
+
+from chronofed.core.errors import DataError
+from chronofed.data.client_source import Everything, Source
+from chronofed.data.dataset import Dataset, DataSettings
+
+
+class SourceRows(DataSettings, tag="source-rows"):
+    """Test rows, read the same way as clients read their own rows; for the scenario ``remote``.
+
+    Attributes:
+        source: The file, its columns and its classes. All rows are used, current or not.
+    """
+
+    source: Source
+
+    def load(self, folder: Path | None, seed: int) -> Dataset:
+        """Read the rows. One of them serves as training data, to show the shape of the clients' samples."""
+        data = msgspec.structs.replace(self.source, current=Everything()).read(0)
+        if not len(data):
+            reason = "; ".join(data.notes) or "the file has none"
+            raise DataError(f"{self.source.path}: no test rows: {reason}")
+        one, name = data.samples[torch.zeros(1, dtype=torch.int64)], Path(self.source.path).stem
+        return Dataset(name, one, data.samples, self.source.classes, notes=data.notes)

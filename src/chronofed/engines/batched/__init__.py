@@ -1,0 +1,1 @@
+"""The batched engine: all clients of a round as a few programs."""

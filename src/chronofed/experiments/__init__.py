@@ -1,1 +1,0 @@
-"""Experiments: a specification in TOML, and the program that carries it out."""

@@ -1,0 +1,119 @@
+"""Chronofed's client as a Flower ClientApp.
+
+Settings of the node are given with ``--node-config`` when it is started:
+
+=============  ==============================================================================
+``client``     number of the client, from 0 (or Flower's ``partition-id``)
+``state``      folder of its client stores (default ``~/.local/state/chronofed``)
+``data``       folder of data files
+``source``     TOML file whose table ``[source]`` describes the client's own data; by default
+               the client uses its part of the specification's data, as in a simulation
+``limit_mb``   maximum megabytes of past data to keep; the oldest are removed first
+``max_age``    maximum age of past data to keep, with its unit, such as ``365 days``
+=============  ==============================================================================
+
+Errors are one line in the node's log and in the server's ``events.jsonl``. A problem with a row of the client's
+own data is logged on the node only.
+"""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from chronofed.core.errors import ChronofedError, SpecError
+from chronofed.core.spec_io import from_table
+from chronofed.data.client_source.load import load_source
+from chronofed.flower.messages import Message, method_fingerprint, write_error
+from chronofed.flower.node import ClientNode, DataProvider, ScenarioData, SourceData
+from chronofed.flower.settings import Node
+from chronofed.flower.transport import from_content, import_flower, to_content
+from chronofed.runs.load_spec import load_settings
+from chronofed.runs.spec import Experiment
+
+UserConfig = Mapping[str, bool | int | float | str]
+"""Flower's type of ``--node-config`` and ``--run-config``."""
+UNKNOWN_CLIENT = -1
+"""Number in the reply of a node that is not told which client it is."""
+FLOWER_KEYS = ("partition-id", "num-partitions")
+"""Keys that Flower's simulation adds to a node's settings."""
+
+logger = logging.getLogger(__name__)
+
+
+def client_app(file: str | Path) -> Any:
+    """Make the ClientApp for an app's folder.
+
+    Args:
+        file: A file in the folder of the specification, such as ``__file__``.
+
+    Returns:
+        The object that ``[tool.flwr.app.components]`` names.
+    """
+    log_to_stderr()
+    folder = Path(file).resolve().parent
+    app = import_flower("flwr.clientapp").ClientApp()
+
+    def handle(message: Any, context: Any) -> Any:
+        request = from_content(message.content)
+        reply = answer(request, context.node_config, context.run_config, folder)
+        return import_flower("flwr.app").Message(to_content(reply), reply_to=message)
+
+    app.query()(handle)
+    app.train()(handle)
+    return app
+
+
+def log_to_stderr() -> None:
+    """Print the library's warnings to standard error, which is the node's log; once, however often called."""
+    library = logging.getLogger("chronofed")
+    if not any(handler.get_name() == __name__ for handler in library.handlers):
+        handler = logging.StreamHandler()
+        handler.set_name(__name__)
+        handler.setFormatter(logging.Formatter("chronofed: %(message)s"))
+        library.addHandler(handler)
+
+
+def answer(
+    message: Message, node_config: UserConfig, run_config: UserConfig, folder: Path
+) -> Message:
+    """Answer a message; wrong settings of the node become a reply of one line, too."""
+    try:
+        return make_node(node_config, run_config, folder).answer(message)
+    except ChronofedError as error:
+        logger.warning("%s", error)
+        return write_error("", UNKNOWN_CLIENT, str(error))
+
+
+def make_node(node_config: UserConfig, run_config: UserConfig, folder: Path) -> ClientNode:
+    """Make the client that a node's settings describe.
+
+    Raises:
+        SpecError: If the settings do not say which client it is, or cannot be used.
+    """
+    table = {name: value for name, value in node_config.items() if name not in FLOWER_KEYS}
+    number = table.setdefault("client", node_config.get("partition-id", UNKNOWN_CLIENT))
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        msg = "this node does not say which client it is: start it with --node-config 'client=0'"
+        raise SpecError(msg)
+    node = from_table(table, Node, "node-config")
+    data = Path(node.data).expanduser() if node.data else None
+    provider: DataProvider = ScenarioData(data, folder)
+    if node.source:
+        provider = SourceData(load_source(Path(node.source).expanduser()))
+    state = Path(node.state).expanduser()
+    known = experiments(run_config, folder)
+    return ClientNode(node.client, known, state, provider, node.client_store)
+
+
+def experiments(run_config: UserConfig, folder: Path) -> dict[str, Experiment]:
+    """Read the specifications of an app, by fingerprint; their data files may be on the server only.
+
+    Raises:
+        SpecError: If there is none.
+    """
+    pattern = str(run_config.get("spec", "spec.toml"))
+    found = [load_settings(path) for path in sorted(folder.glob(pattern))]
+    if not found:
+        raise SpecError(f"the app has no specification {pattern} in {folder}")
+    return {method_fingerprint(experiment): experiment for experiment in found}

@@ -1,0 +1,169 @@
+"""Messages between server and nodes: a small JSON header, and a body of tensors.
+
+Nothing that arrives is trusted. A reader refuses, in one line, a header that is too long, of another protocol,
+or malformed.
+"""
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from chronofed.core.errors import ChronofedError
+from chronofed.core.spec_io import to_table
+from chronofed.runs.spec import Experiment
+
+PROTOCOL = 2
+MAX_HEADER_CHARACTERS = 2**24
+"""Maximum length of a header; it is large because round weights may hold a matrix."""
+RUN_NAME = re.compile(r"[0-9a-f]{8,64}")
+"""Form of a run's name, which becomes part of a file name on the client."""
+_LENGTH_BYTES = 8
+
+Table: TypeAlias = dict[str, Any]
+Header = TypeVar("Header", "Request", "Reply")
+
+
+class MessageError(ChronofedError):
+    """A message that is malformed, too large, or not for this receiver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message in either direction.
+
+    Attributes:
+        header: JSON text.
+        body: Tensors in the safetensors format; may be empty.
+    """
+
+    header: str
+    body: bytes = b""
+
+    def pack(self) -> bytes:
+        """Return header and body as one sequence of bytes."""
+        header = self.header.encode()
+        return len(header).to_bytes(_LENGTH_BYTES, "little") + header + self.body
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> "Message":
+        """Read a message that :meth:`pack` wrote."""
+        stop = _LENGTH_BYTES + int.from_bytes(packed[:_LENGTH_BYTES], "little")
+        return cls(packed[_LENGTH_BYTES:stop].decode(), packed[stop:])
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Header of a message to a client.
+
+    Attributes:
+        protocol: Version of the message format.
+        kind: ``hello`` asks a node which client it is; the others are the exchanges of a round.
+        run: Name of the run. A client has a separate client store for every run.
+        fingerprint: Fingerprint of method and model.
+        round: Number of the round.
+        client: The client that the message is for.
+        order: Settings of the order; its tensors are in the body.
+    """
+
+    protocol: int
+    kind: Literal["hello", "prepare", "train"]
+    run: str
+    fingerprint: str = ""
+    round: int = 0
+    client: int = -1
+    order: Table = {}
+
+    @property
+    def name(self) -> str:
+        """Name of the order: the same however often it is sent."""
+        return f"{self.run}/{self.round}/{self.kind}/{self.client}"
+
+
+class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Header of a client's reply.
+
+    Attributes:
+        protocol: Version of the message format.
+        name: Name of the order.
+        fingerprint: Fingerprint of method and model.
+        client: The client that replies.
+        key: Identifies the data set that it trained on.
+        size: Number of samples.
+        error: Reason why there is no result; empty if there is one.
+    """
+
+    protocol: int
+    name: str
+    fingerprint: str = ""
+    client: int = -1
+    key: int = 0
+    size: int = 0
+    error: str = ""
+
+
+def method_fingerprint(experiment: Experiment) -> str:
+    """Return a digest of method and model, which server and clients must share; data may differ."""
+    content = {"method": to_table(experiment.method), "model": to_table(experiment.model)}
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def write_hello(run: str) -> Message:
+    """Write the message that asks a node which client it is."""
+    return Message(encode_header(Request(PROTOCOL, "hello", run)))
+
+
+def write_identity(request: Request, client: int) -> Message:
+    """Write a node's reply to ``hello``: the number of its client."""
+    return Message(encode_header(Reply(PROTOCOL, request.name, client=client)))
+
+
+def write_error(name: str, client: int, reason: str) -> Message:
+    """Write a reply that says why there is no result."""
+    return Message(encode_header(Reply(PROTOCOL, name, client=client, error=reason)))
+
+
+def read_request(message: Message) -> Request:
+    """Read the header of a message to a client.
+
+    Raises:
+        MessageError: If it is malformed.
+    """
+    request = _decode_header(message.header, Request)
+    if not RUN_NAME.fullmatch(request.run):
+        raise MessageError(f"invalid name of a run: {request.run[:80]!r}")
+    return request
+
+
+def read_reply(message: Message) -> Reply:
+    """Read the header of a reply.
+
+    Raises:
+        MessageError: If it is malformed.
+    """
+    return _decode_header(message.header, Reply)
+
+
+def encode_header(header: Request | Reply) -> str:
+    """Return a header as JSON."""
+    # Not msgspec's encoder: it cannot write infinity, which custom round weights may contain.
+    return json.dumps(msgspec.to_builtins(header))
+
+
+def _decode_header(text: str, kind: type[Header]) -> Header:
+    if len(text) > MAX_HEADER_CHARACTERS:
+        raise MessageError(f"header too long: {len(text)} characters")
+    try:
+        table = json.loads(text)
+        version = table.get("protocol")
+        if version != PROTOCOL:
+            raise MessageError(
+                f"protocol {version!r}, but this side uses {PROTOCOL}: "
+                "install the same version of chronofed on server and clients"
+            )
+        return msgspec.convert(table, kind)
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise MessageError(f"malformed header: {error}") from error

@@ -1,0 +1,211 @@
+"""A client on its own machine: answers messages with its own data and its client store."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+
+from chronofed.clients.client import Client
+from chronofed.clients.deletion import apply_deletions, without
+from chronofed.clients.messages import Order
+from chronofed.clients.state import ClientState
+from chronofed.clients.store import ClientStore
+from chronofed.core.errors import ChronofedError, DataError, SpecError
+from chronofed.core.types import Objective, Samples
+from chronofed.data.client_source import ClientData, Source
+from chronofed.data.dataset import Dataset
+from chronofed.engines.base import one_thread
+from chronofed.flower.codec import MAX_BODY_BYTES, read_order, write_result
+from chronofed.flower.messages import (
+    Message,
+    MessageError,
+    Request,
+    read_request,
+    write_error,
+    write_identity,
+)
+from chronofed.models.objective import TorchObjective
+from chronofed.runs.built import build
+from chronofed.runs.spec import Experiment
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundData:
+    """The data of a client in one round.
+
+    Attributes:
+        samples: The present samples.
+        key: Identifies the data set.
+        objective: The model and its loss.
+        source_data: The same data with time stamps, if they come from the client's own source.
+    """
+
+    samples: Samples
+    key: int
+    objective: Objective
+    source_data: ClientData | None = None
+
+
+DataProvider: TypeAlias = Callable[[Experiment, Order, ClientStore], RoundData]
+"""Returns the data of a client for an order."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioData:
+    """Provides the client's part of the specification's data, as in a simulation.
+
+    Attributes:
+        folder: Folder of data files.
+        spec_folder: Folder of the specification.
+    """
+
+    folder: Path | None = None
+    spec_folder: Path = Path()
+
+    def __call__(
+        self, experiment: Experiment, order: Order, client_store: ClientStore
+    ) -> RoundData:
+        """Return the data that the scenario gives this client in this round."""
+        if experiment.scenario.remote:
+            raise SpecError(
+                f"client {order.client} has no source, but clients of this scenario bring their own data: "
+                f"start its node with --node-config 'client={order.client} source=\"/path/source.toml\" ...'"
+            )
+        built = build(experiment, self.folder, self.spec_folder)
+        plan = without(built.scenario.at(order.round), experiment.deletions)
+        visit = plan.visits.get(order.client)
+        if visit is None:
+            msg = f"client {order.client} has no data in round {order.round} of this scenario"
+            raise DataError(msg)
+        task = built.task
+        return RoundData(task.samples(visit.indices), visit.key, task.objective())
+
+
+@dataclass(frozen=True, slots=True)
+class SourceData:
+    """Provides the client's own data as they are now, without rows that were forgotten on request.
+
+    Attributes:
+        source: The client's own rows.
+    """
+
+    source: Source
+
+    def __call__(
+        self, experiment: Experiment, order: Order, client_store: ClientStore
+    ) -> RoundData:
+        """Return the current data.
+
+        Raises:
+            DataError: If there are none, or they cannot be read. The message does not quote any row, because
+                the server sees it; the cause does.
+        """
+        try:
+            data = self.source.read(order.round)
+        except DataError as error:
+            raise DataError(
+                f"client {order.client} cannot read its own data in round {order.round}: see its node's log"
+            ) from error
+        data = data.without(client_store.forgotten, client_store.forgotten_before)
+        if not len(data):
+            reason = "; ".join(data.notes) or "no current rows"
+            raise DataError(f"client {order.client} has no data in round {order.round}: {reason}")
+        nothing = data.samples[torch.zeros(0, dtype=torch.int64)]
+        dataset = Dataset("own", data.samples, nothing, self.source.classes)
+        objective = experiment.task(dataset).objective()
+        _check_size(objective, order)
+        return RoundData(data.samples, client_store.alias(data.key), objective, data)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientNode:
+    """Answers messages for one client.
+
+    Attributes:
+        client: Number of the client.
+        experiments: Experiments that it takes part in, by fingerprint.
+        folder: Folder of its client stores, one file for every run.
+        provider: Provides its data.
+        make_store: Makes a client store with the client's own limits.
+        max_message_bytes: Maximum size of a message.
+    """
+
+    client: int
+    experiments: Mapping[str, Experiment]
+    folder: Path
+    provider: DataProvider
+    make_store: Callable[[Path], ClientStore] = ClientStore
+    max_message_bytes: int = MAX_BODY_BYTES
+
+    def answer(self, message: Message) -> Message:
+        """Answer a message.
+
+        A :class:`ChronofedError` becomes a reply of one line. Its cause, which may quote a row of the client's
+        data, is logged on this machine only. Other exceptions are raised, and Flower reports them.
+        """
+        name = ""
+        try:
+            request = read_request(message)
+            name = request.name
+            if request.kind == "hello":
+                return write_identity(request, self.client)
+            return self._serve(request, message.body)
+        except ChronofedError as error:
+            cause = f" ({error.__cause__})" if isinstance(error.__cause__, DataError) else ""
+            logger.warning("%s%s", error, cause)
+            return write_error(name, self.client, str(error))
+
+    def store_path(self, run: str) -> Path:
+        """Return the file of the client store for a run."""
+        return self.folder / f"client-{self.client}-{run}.sqlite"
+
+    def _serve(self, request: Request, body: bytes) -> Message:
+        if request.client != self.client:
+            raise MessageError(
+                f"client {self.client} received an order for client {request.client}"
+            )
+        experiment = self.experiments.get(request.fingerprint)
+        if experiment is None:
+            raise MessageError(
+                f"the server's method {request.fingerprint} is not this client's "
+                f"({', '.join(self.experiments)}): use the same specification on both"
+            )
+        order = read_order(request, body, experiment.method, self.max_message_bytes)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self.make_store(self.store_path(request.run)) as client_store, one_thread():
+            packed = client_store.reply(request.name)
+            if packed is not None:
+                return Message.unpack(packed)
+            data = self.provider(experiment, order, client_store)
+            client = _client(experiment, order, client_store.client_state(), data)
+            if request.kind == "prepare":
+                return write_result(request, client.prepare())
+            result, client_state = client.serve()
+            reply = write_result(request, result)
+            new_state = client_state if experiment.method.stateful else None
+            client_store.commit(request.name, reply.pack(), new_state, data.source_data)
+            return reply
+
+
+def _check_size(objective: TorchObjective, order: Order) -> None:
+    """Refuse to train if the model has another size than the server's."""
+    here, there = objective.flat.size, len(order.server["params"])
+    if here != there:
+        raise DataError(
+            f"client {order.client}: the features and classes of its source make a model of {here} parameters, "
+            f"but the server's has {there}: use the same features and classes on both"
+        )
+
+
+def _client(
+    experiment: Experiment, order: Order, client_state: ClientState | None, data: RoundData
+) -> Client:
+    client_states = {} if client_state is None else {order.client: client_state}
+    apply_deletions(client_states, [d for d in experiment.deletions if d.round <= order.round])
+    left = client_states.get(order.client)
+    return Client(experiment.method, order, left, data.objective, data.samples, data.key)

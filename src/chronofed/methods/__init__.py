@@ -1,0 +1,1 @@
+"""Methods: backbone x memory x round weights."""

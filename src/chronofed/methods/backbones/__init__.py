@@ -1,0 +1,12 @@
+"""Federated optimisers: the client's step and the server's update."""
+
+from chronofed.methods.backbones.base import Backbone
+from chronofed.methods.backbones.ditto import Ditto
+from chronofed.methods.backbones.fedavg import FedAvg
+from chronofed.methods.backbones.fednova import FedNova
+from chronofed.methods.backbones.fedprox import FedProx
+from chronofed.methods.backbones.mime import Mime
+from chronofed.methods.backbones.mimelite import MimeLite
+from chronofed.methods.backbones.scaffold import Scaffold
+
+__all__ = ["Backbone", "Ditto", "FedAvg", "FedNova", "FedProx", "Mime", "MimeLite", "Scaffold"]

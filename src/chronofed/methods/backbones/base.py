@@ -1,0 +1,130 @@
+"""The contract of a backbone; its defaults are the steps of the paper's algorithm."""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, ClassVar, TypeVar
+
+import msgspec
+import torch
+
+from chronofed.core.config import Kind, Positive
+from chronofed.core.stacking import stacked
+from chronofed.core.types import Record, Vector
+from chronofed.methods.local import Local
+
+# Share of a running mean that is kept.
+Decay = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+# Weight and upload of every client, in the order of clients.
+Uploads = Sequence[tuple[float, Record]]
+
+_Step = TypeVar("_Step", bound=Callable[..., Any])
+
+
+def plain_gradient(step: _Step) -> _Step:
+    """Declare that a ``gradient`` or ``direction`` leaves the stochastic gradient as it is.
+
+    An engine may then fuse whole steps instead of calling the method. The declaration belongs to this one
+    function: an override that does not repeat it is called.
+    """
+    step.__dict__["plain_gradient"] = True
+    return step
+
+
+def weighted_mean(uploads: Uploads, key: str) -> Vector:
+    """Compute the weighted mean of one entry of the uploads."""
+    total = sum(weight for weight, _ in uploads)
+    mean = torch.zeros_like(uploads[0][1][key])
+    for weight, upload in uploads:
+        mean.add_(upload[key], alpha=weight / total)
+    return mean
+
+
+class Backbone(Kind, kw_only=True):
+    r"""A federated optimiser: settings and pure functions, without a loop or state of its own.
+
+    Server and client states are records (``str -> Tensor``), so every engine can send, store and checkpoint
+    them without knowing the algorithm. The defaults are ``CFL Algorithm Framework``: a client returns
+    :math:`\Delta_i = w_{i,K} - w`, and the server computes :math:`w \gets w + \eta_g \sum_i a_i \Delta_i`.
+
+    Attributes:
+        server_lr: Global step size :math:`\eta_g`.
+    """
+
+    stateful: ClassVar[bool] = False
+    """Whether clients keep state, and so must come back."""
+    reference: ClassVar[str] = ""
+    """The paper that introduced the method."""
+
+    two_phase: ClassVar[bool] = False
+    """Whether every round starts with an extra exchange (:meth:`prepare`, :meth:`begin`)."""
+    fixed_data: ClassVar[bool] = False
+    """Whether it assumes that a client's data do not change; if they do, its state becomes stale."""
+    upload_keys: ClassVar[tuple[str, ...]] = ("delta",)
+    """All entries of a client's uploads in a round; an entry that is not named here cannot be clipped."""
+    nonnegative: ClassVar[tuple[str, ...]] = ()
+    """The entries of uploads that are never negative."""
+    private: ClassVar[bool] = False
+    """Whether it guarantees differential privacy, so that nothing else may leave a client."""
+
+    server_lr: Positive = 1.0
+
+    def init_server(self, params: Vector, clients: int) -> Record:
+        """Return the first server state, for a number of clients; it always has the entry ``params``."""
+        return {"params": params.clone()}
+
+    def init_client(self, params: Vector) -> Record:
+        """Return the first state of a new client."""
+        return {}
+
+    def broadcast(self, server: Record) -> Record:
+        """Return the part of the server's state that is sent to clients."""
+        return server
+
+    def draw(self, server: Record, seed: int, round_: int) -> Record:
+        """Add this round's randomness to the server state, if the server needs any; it is never sent."""
+        return server
+
+    def prepare(self, server: Record, local: Local) -> Record:
+        """Return a client's upload in the extra exchange at the start of a round."""
+        return {}
+
+    def begin(self, server: Record, uploads: Uploads) -> Record:
+        """Return the server state to train from, after the extra exchange."""
+        return server
+
+    @stacked
+    @plain_gradient
+    def gradient(self, params: Vector, server: Record, local: Local) -> Vector:
+        """Compute the stochastic gradient of one local step."""
+        return local.stochastic_gradient(params)
+
+    @stacked
+    @plain_gradient
+    def direction(
+        self,
+        grad: Vector,
+        params: Vector,
+        server: Record,
+        client: Record,
+    ) -> Vector:
+        """Turn a stochastic gradient into the direction of one local step; may modify it in place."""
+        return grad
+
+    @stacked
+    def finish(
+        self,
+        params: Vector,
+        server: Record,
+        client: Record,
+        local: Local,
+    ) -> tuple[Record, Record]:
+        """Finish local training: return the upload and the client's next state."""
+        return {"delta": params - server["params"]}, client
+
+    def aggregate(self, server: Record, uploads: Uploads) -> Record:
+        """Return the next server state."""
+        step = weighted_mean(uploads, "delta")
+        return {"params": server["params"].add(step, alpha=self.server_lr)}
+
+    def report(self, rounds: int) -> dict[str, float]:
+        """Return measures of the run after a number of rounds."""
+        return {}

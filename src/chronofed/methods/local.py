@@ -1,0 +1,211 @@
+"""Local training of one client in one round: its objective, its data, and gradient descent."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Annotated, Literal, Protocol
+
+import msgspec
+import torch
+from torch import Generator, Tensor
+
+from chronofed.core.config import Config, Count, Fraction, NonNegative, Positive
+from chronofed.core.types import Batch, Objective, Samples, Vector
+from chronofed.methods.surrogate import Pool, Surrogate
+
+# Samples per batch of a full gradient. It bounds the memory in use and does not change the result.
+FULL_GRADIENT_BATCH = 256
+
+
+class Train(Config):
+    """Settings of local training.
+
+    Attributes:
+        lr: Local learning rate.
+        batch_size: Samples in a mini-batch. ``full``: every step uses all samples, including replayed ones,
+            each with its own weight; an epoch is then one step.
+        epochs: Passes over the data; ignored if ``steps`` is given.
+        steps: Number of local steps K.
+        momentum: Momentum of the local steps; it is reset every round.
+        weight_decay: Weight of the l2 penalty.
+        epoch: Length of one pass. ``present``: as many steps as the present data alone would take, so that
+            methods with and without a memory do the same work. ``union``: replayed samples count too.
+        slow: Probability that a client is slow in a round. A slow client does only a part of its steps, any
+            number from 1 to K with equal probability.
+    """
+
+    lr: Positive = 0.05
+    batch_size: Count | Literal["full"] = 32
+    epochs: Positive = 1.0
+    steps: Count | None = None
+    momentum: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    weight_decay: NonNegative = 0.0
+    epoch: Literal["present", "union"] = "present"
+    slow: Fraction = 0.0
+
+    def count(self, present: int, union: int) -> int:
+        """Return the number of local steps for the given numbers of samples."""
+        if self.steps is not None:
+            return self.steps
+        samples = present if self.epoch == "present" else union
+        if self.batch_size == "full":
+            return math.ceil(self.epochs)
+        return max(1, math.ceil(self.epochs * samples / self.batch_size))
+
+    def pace(self, generator: Generator) -> float:
+        """Draw the share of its steps that a client completes this round, in (0, 1]."""
+        slow, share = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
+        return 1.0 - share if slow < self.slow else 1.0
+
+
+class Local(Protocol):
+    """What a backbone may use of a client in a round.
+
+    A method declared :func:`~chronofed.core.stacking.stacked` may get many clients at once: parameters and
+    gradients are then ``(clients, d)``, and what only a single client can compute raises an error.
+    """
+
+    @property
+    def objective(self) -> Objective:
+        """The model as a function of a flat vector."""
+        ...
+
+    @property
+    def train(self) -> Train:
+        """How to train."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """Number of local steps in this round."""
+        ...
+
+    def stochastic_gradient(self, params: Vector) -> Vector:
+        r"""Unbiased gradient of :math:`p_t f_t + \sum_\tau p_\tau \tilde f_\tau` at ``params``."""
+        ...
+
+    def stochastic_gradients(self, *points: Vector) -> list[Vector]:
+        """The same mini-batch's gradient at several points; only the first counts for the buffers."""
+        ...
+
+    def full_gradient(self, params: Vector) -> Vector:
+        """Exact gradient of the whole local objective; the model's buffers stay as they are."""
+        ...
+
+    def descend(self, start: Vector, direction: Callable[[Vector], Vector]) -> Vector:
+        r"""Take K steps :math:`w \gets w - \eta_l\, d(w)` from ``start``.
+
+        The result of ``direction`` is modified in place and must not be aliased.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLocal:
+    """One client in one round: the :class:`Local` of a single client.
+
+    Attributes:
+        objective: The model as a function of a flat vector.
+        samples: The present data.
+        past: The remembered objectives.
+        train: Settings of local training.
+        generator: Random generator of this visit.
+        pace: Share of the steps that the client completes.
+    """
+
+    objective: Objective
+    samples: Samples
+    past: Surrogate
+    train: Train
+    generator: Generator
+    pace: float = 1.0
+    pool: Pool = field(init=False)
+    steps: int = field(init=False)
+    _draws: Iterator[tuple[Tensor, Tensor]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        pool = self.past.pool(self.samples)
+        object.__setattr__(self, "pool", pool)
+        steps = math.ceil(self.pace * self.train.count(len(self.samples), len(pool)))
+        object.__setattr__(self, "steps", steps)
+        size = self.train.batch_size
+        draws = _whole(pool) if size == "full" else pool.draws(size, self.generator)
+        object.__setattr__(self, "_draws", draws)
+
+    def draw(self) -> tuple[Tensor, Tensor]:
+        """Draw the next mini-batch: positions in the pool, and weights."""
+        return next(self._draws)
+
+    def stochastic_gradient(self, params: Vector) -> Vector:
+        r"""Compute an unbiased gradient of :math:`p_t f_t + \sum_\tau p_\tau \tilde f_\tau` at ``params``."""
+        (gradient,) = self.stochastic_gradients(params)
+        return gradient
+
+    def stochastic_gradients(self, *points: Vector) -> list[Vector]:
+        """Compute one mini-batch's gradient at several points; only the first updates the buffers."""
+        drawn = self.draw()
+        batch = self.pool.whole() if self.train.batch_size == "full" else self.pool.at(*drawn)
+        x = self.objective.augment(batch.x, self.generator)
+        same = Batch(x, batch.y, batch.weight)
+        if len(points) == 1:
+            return [self._gradient(points[0], same)]
+        state = torch.default_generator.get_state()
+        gradients = [self._gradient(points[0], same)]
+        buffers = self.objective.buffers
+        for params in points[1:]:
+            # All points see the same dropout.
+            torch.default_generator.set_state(state)
+            gradients.append(self._gradient(params, same))
+        self.objective.buffers = buffers
+        return gradients
+
+    def full_gradient(self, params: Vector) -> Vector:
+        """Compute the exact gradient of the whole local objective; the model's buffers do not change."""
+        buffers = self.objective.buffers
+        total = torch.zeros_like(params)
+        for batch in self.pool.parts(FULL_GRADIENT_BATCH):
+            total.add_(self.objective.gradient(params, batch))
+        self.objective.buffers = buffers
+        self.past.add_gradient_(total, params)
+        return total
+
+    def _gradient(self, params: Vector, batch: Batch) -> Vector:
+        gradient = self.objective.gradient(params, batch)
+        self.past.add_gradient_(gradient, params)
+        return gradient
+
+    def descend(self, start: Vector, direction: Callable[[Vector], Vector]) -> Vector:
+        r"""Take K steps :math:`w \gets w - \eta_l\, d(w)` from ``start``.
+
+        The result of ``direction`` is modified in place, so it must not be aliased.
+        """
+        params = start.clone()
+        velocity = torch.zeros_like(params) if self.train.momentum else None
+        descend(params, direction, self.train, self.steps, velocity)
+        return params
+
+
+def _whole(pool: Pool) -> Iterator[tuple[Tensor, Tensor]]:
+    return repeat((torch.arange(len(pool)), pool.weight))
+
+
+def descend(
+    params: Vector,
+    direction: Callable[[Vector], Vector],
+    train: Train,
+    steps: int,
+    velocity: Vector | None,
+) -> None:
+    """Take steps in place, on ``(d,)`` or ``(clients, d)``; ``velocity`` holds the momentum.
+
+    This is the readable reference loop. ``chronofed.engines.batched`` has faster equivalents, and the laws in
+    ``tests/laws/test_batched.py`` compare them with it.
+    """
+    for _ in range(steps):
+        step = direction(params)
+        if train.weight_decay:
+            step.add_(params, alpha=train.weight_decay)
+        if velocity is not None:
+            step = velocity.mul_(train.momentum).add_(step)
+        params.sub_(step, alpha=train.lr)

@@ -1,0 +1,121 @@
+"""The contract of a memory: observe the present, retain items, and recall them as a surrogate."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
+
+from torch import Generator
+
+from chronofed.core.config import Kind
+from chronofed.core.types import Batch, Objective, Record, Samples, Spans, Vector
+from chronofed.methods.surrogate import Surrogate
+from chronofed.methods.weighting import RoundWeights
+
+Location: TypeAlias = Literal["client", "server", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryItem:
+    """The part of a memory that represents one data set.
+
+    Attributes:
+        round: Round in which the data set was last seen.
+        client: Client that it belongs to.
+        key: Number of the data set on its client (:class:`~chronofed.scenarios.base.Visit`).
+        size: Number of samples in the data set.
+        record: The tensors to keep.
+    """
+
+    round: int
+    client: int
+    key: int
+    size: int
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The present, as a memory needs it.
+
+    Attributes:
+        round: The current round.
+        key: Number of the client's present data set; ``None`` on the server, which has no data.
+        size: Number of present samples; on the server that of a typical client.
+    """
+
+    round: int
+    key: int | None
+    size: int
+
+
+class Memory(Kind):
+    """An approximation of past objectives by what is kept of them."""
+
+    location: ClassVar[Location]
+    """Place of the items. With ``"client"``, clients must come back; with ``"server"``, records are sent."""
+    reference: ClassVar[str] = ""
+    """The paper that introduced the method."""
+    constants: ClassVar[tuple[str, ...]] = ()
+    """Entries of a record that depend on the model alone, so that they are the same for every client."""
+    synthetic: ClassVar[bool] = False
+    """Whether it replays synthetic samples, so that BatchNorm must be refreshed after training."""
+
+    def check(self, objective: Objective, params: Vector, samples: Samples) -> None:
+        """Raise :class:`~chronofed.core.errors.SpecError` before training if it does not fit the model."""
+
+    @abstractmethod
+    def observe(
+        self, objective: Objective, params: Vector, samples: Samples, generator: Generator
+    ) -> Record:
+        """Return what to keep of the present, after local training; empty to keep nothing."""
+
+    def observe_together(
+        self,
+        objective: Objective,
+        params: Vector,
+        samples: Sequence[Samples],
+        generators: Sequence[Generator],
+    ) -> Sequence[Record] | None:
+        """Observe many clients at once; used if :meth:`observe` is :func:`~chronofed.core.stacking.stacked`.
+
+        Args:
+            objective: An objective of ``(clients, d)`` and batches ``(clients, n, ...)`` that has only
+                ``names``, ``loss_gradient``, ``squared_gradients`` and ``gradient_moments``.
+            params: Parameters of every client, ``(clients, d)``; valid only during the call.
+            samples: Samples of every client.
+            generators: Generator of every client; afterwards in the same state as after :meth:`observe`.
+
+        Returns:
+            A record for every client; ``None``, with nothing drawn, to observe clients one by one.
+        """
+        return None
+
+    @abstractmethod
+    def recall(
+        self, kept: tuple[MemoryItem, ...], weights: RoundWeights, moment: Moment
+    ) -> Surrogate:
+        """Return the surrogate of the kept items, before local training; a server sends it to clients."""
+
+    def retain(
+        self, kept: tuple[MemoryItem, ...], new: Sequence[MemoryItem], generator: Generator
+    ) -> tuple[MemoryItem, ...]:
+        """Add items, oldest first; they replace earlier ones of the same data sets.
+
+        ``new`` has one item on a client. On the server it has those of a round's clients, in order.
+        """
+        del generator
+        again = {(item.client, item.key) for item in new}
+        return (*(old for old in kept if (old.client, old.key) not in again), *new)
+
+    def approximate(
+        self, objective: Objective, params: Vector, item: MemoryItem
+    ) -> tuple[Spans, Vector]:
+        r"""Compute the gradient :math:`\nabla\tilde f_\tau` of one item's surrogate at ``params``.
+
+        Returns:
+            The parameters that have a gradient, and the gradient; by default that of the kept samples.
+        """
+        everything = (slice(0, len(params)),)
+        samples = Samples(item.record["x"], item.record["y"])
+        return everything, objective.loss_gradient(params, Batch.mean(samples), everything)

@@ -1,0 +1,37 @@
+"""Curvature from first derivatives: squares of gradients."""
+
+from torch import Generator
+
+from chronofed.core.stacking import stacked
+from chronofed.core.types import Vector
+from chronofed.methods.memories.curvature.base import Curvature, MeanLoss
+
+
+class Fisher(Curvature, tag="fisher"):
+    r"""The empirical Fisher diagonal: the mean of the squared gradients of the single samples.
+
+    .. math:: h = \frac1n \sum_{j=1}^n [\nabla \ell(w; x_j, y_j)]^2
+
+    With labels drawn from the model itself, its expectation is the Hessian's diagonal for softmax regression
+    and for networks of ReLU layers. With the labels of the data this holds only where the model fits them.
+    """
+
+    @stacked
+    def expand(self, loss: MeanLoss, generator: Generator) -> tuple[Vector, Vector]:
+        """Compute both from the same gradients of single samples."""
+        return loss.gradient_moments()
+
+
+class SquaredGradient(Curvature, tag="squared-gradient"):
+    r"""The square of the mean gradient, which the paper's text calls Fisher information.
+
+    .. math:: h = \Bigl[\frac1n \sum_{j=1}^n \nabla \ell(w; x_j, y_j)\Bigr]^2
+
+    By Jensen's inequality it is never more than :class:`Fisher`, and it vanishes as training converges.
+    """
+
+    @stacked
+    def expand(self, loss: MeanLoss, generator: Generator) -> tuple[Vector, Vector]:
+        """Compute the gradient and its square."""
+        gradient = loss.gradient()
+        return gradient, gradient.square()

@@ -1,0 +1,67 @@
+"""Curvature from second derivatives: products of the Hessian with vectors."""
+
+import torch
+from torch import Generator
+
+from chronofed.core.config import Count
+from chronofed.core.errors import SpecError
+from chronofed.core.types import Vector
+from chronofed.methods.memories.curvature.base import Curvature, MeanLoss
+
+# Most parameters whose exact diagonal is computed: each costs one Hessian product.
+LARGEST = 20_000
+
+
+class Hutchinson(Curvature, tag="hutchinson"):
+    r"""Hutchinson's estimate with random signs, the diagonal that the paper calls PyHessian.
+
+    .. math:: h = \frac1m \sum_{k=1}^m v_k \odot \nabla^2 f(w)\, v_k, \qquad v_k \in \{-1, 1\}^d
+
+    It is unbiased, and exact if the Hessian is diagonal. The variance of an entry is the sum of the squares of
+    all others in its row, divided by the number of probes.
+
+    Attributes:
+        probes: Number of random vectors :math:`m`; each costs one Hessian product.
+        clamp: Whether to set negative values to 0, so that no remembered objective is unbounded below. The
+            clamped estimate is no longer unbiased.
+    """
+
+    probes: Count = 1
+    clamp: bool = True
+
+    def expand(self, loss: MeanLoss, generator: Generator) -> tuple[Vector, Vector]:
+        """Average over the probes."""
+        gradient = loss.gradient()
+        total = torch.zeros_like(gradient)
+        for _ in range(self.probes):
+            signs = torch.randint(2, total.shape, generator=generator).to(total).mul_(2).sub_(1)
+            total.addcmul_(signs, loss.hessian_product(signs))
+        total.div_(self.probes)
+        return gradient, total.clamp_(min=0) if self.clamp else total
+
+
+class Exact(Curvature, tag="exact"):
+    r"""The diagonal itself, one Hessian product for each parameter: for small models, and for tests.
+
+    .. math:: h_k = e_k^\top\, \nabla^2 f(w)\, e_k
+    """
+
+    def expand(self, loss: MeanLoss, generator: Generator) -> tuple[Vector, Vector]:
+        """Compute the diagonal entry by entry.
+
+        Raises:
+            SpecError: For more than 20,000 parameters.
+        """
+        gradient = loss.gradient()
+        result, unit = torch.zeros_like(gradient), torch.zeros_like(gradient)
+        if len(result) > LARGEST:
+            msg = (
+                f"curvature exact: {len(result):,} parameters need as many Hessian products, and more "
+                f"than {LARGEST:,} take too long; use hutchinson, or remember fewer layers"
+            )
+            raise SpecError(msg)
+        for k in range(len(result)):
+            unit[k] = 1
+            result[k] = loss.hessian_product(unit)[k]
+            unit[k] = 0
+        return gradient, result

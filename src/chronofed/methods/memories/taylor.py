@@ -1,0 +1,242 @@
+"""CFL-Regularization: second-order Taylor expansions of past objectives."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from itertools import groupby
+from typing import ClassVar, Literal
+
+import msgspec
+import torch
+from torch import Generator
+
+from chronofed.core.config import Count, NonNegative
+from chronofed.core.errors import SpecError
+from chronofed.core.flat import take
+from chronofed.core.stacking import stacked, works_stacked
+from chronofed.core.types import Objective, Record, Samples, Spans, Vector
+from chronofed.methods.memories.base import Location, Memory, MemoryItem, Moment
+from chronofed.methods.memories.curvature import Curvature, Hutchinson, MeanLoss
+from chronofed.methods.memories.selection import uniform
+from chronofed.methods.surrogate import Quadratic, Surrogate
+from chronofed.methods.weighting import RoundWeights, Timeline
+
+# Client and data set of a merged round.
+NOBODY = -1
+
+
+def top_layers() -> dict[str, float]:
+    """Return the paper's choice: the last layer, and a little of the block before it."""
+    return {"fc.*": 1.0, "layer4.*": 0.1}
+
+
+class Taylor(Memory, tag="taylor"):
+    r"""Keeps the Taylor expansion of each past objective, its gradient and curvature, on the server.
+
+    With the model :math:`\hat w_\tau` at the end of local training, :math:`g_\tau = \nabla f_\tau(\hat w_\tau)`
+    and :math:`h_\tau \approx \mathrm{diag}\,\nabla^2 f_\tau(\hat w_\tau)` (``bounded approximation error``),
+
+    .. math:: \nabla\tilde f_\tau(w) = g_\tau + h_\tau (w - \hat w_\tau).
+
+    The parameters of a layer with strength :math:`\beta` descend
+
+    .. math:: (1 - \beta (1 - p_t))\, \nabla f_t(w) + \beta \sum_{\tau<t} p_\tau \nabla\tilde f_\tau(w),
+
+    and all others :math:`\nabla f_t(w)` alone. The sum collapses into two vectors
+    (:class:`~chronofed.methods.surrogate.Quadratic`), so messages do not grow with the number of records.
+
+    A record belongs to one client in one round: a data set that comes back adds a record.
+
+    Attributes:
+        curvature: Estimator of the Hessian's diagonal.
+        layers: Strength of the past for parameters whose name matches a pattern such as ``layer4.*``; the first
+            match applies. ``{"*" = 1.0}`` is the paper's CFL-Regularization-Full. At most 1 in mode ``theory``,
+            where the past replaces a part of the present.
+        buffer: Number of latest records or rounds to keep.
+        unit: ``records``: keep the records of clients one by one. ``rounds``: keep the mean of each round,
+            weighted by number of samples; a client cannot be deleted from a mean.
+        samples: Number of random samples from which an expansion is computed; by default all present ones.
+            Fewer are cheaper and noisier.
+        mode: Role of the past. ``theory``: it has the round weights, as above. ``practice``: the present has
+            its full weight, and the past is a regulariser, the weighted mean of all expansions times the
+            layer's strength. The paper does not say if it uses the mean or the sum: a sum is a strength
+            ``buffer`` times as large.
+    """
+
+    location: ClassVar[Location] = "server"
+    constants: ClassVar[tuple[str, ...]] = ("spans", "strength")
+    reference: ClassVar[str] = "Kirkpatrick et al. (2017), EWC; Guo et al., CFL-Regularization"
+
+    curvature: Curvature = Hutchinson()
+    layers: dict[str, NonNegative] = msgspec.field(default_factory=top_layers)
+    buffer: Count = 40
+    unit: Literal["records", "rounds"] = "records"
+    mode: Literal["theory", "practice"] = "theory"
+    samples: Count | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mode == "theory" and any(strength > 1 for strength in self.layers.values()):
+            msg = "Taylor.layers: strengths above 1 need mode = 'practice'; in 'theory' 1 is all of the past"
+            raise ValueError(msg)
+
+    def __hash__(self) -> int:
+        # A dict cannot be hashed.
+        layers = frozenset(self.layers.items())
+        return hash((self.curvature, layers, self.buffer, self.unit, self.mode, self.samples))
+
+    def check(self, objective: Objective, params: Vector, samples: Samples) -> None:
+        """Check that a pattern matches a parameter."""
+        list(self._chosen(objective.names))
+
+    @stacked
+    def observe(
+        self, objective: Objective, params: Vector, samples: Samples, generator: Generator
+    ) -> Record:
+        """Expand around ``params``; the record also has the spans and strengths that the server needs."""
+        chosen = list(self._chosen(objective.names))
+        if not chosen:
+            return {}
+        return self._expansion(
+            chosen, objective, params, self._drawn(samples, generator), generator
+        )
+
+    def observe_together(
+        self,
+        objective: Objective,
+        params: Vector,
+        samples: Sequence[Samples],
+        generators: Sequence[Generator],
+    ) -> Sequence[Record] | None:
+        """Expand for many clients: all with the same number of samples at once."""
+        chosen = list(self._chosen(objective.names))
+        if not chosen or not works_stacked(self.curvature.expand):
+            return None
+        drawn = list(map(self._drawn, samples, generators))
+        records: dict[int, Record] = {}
+        for group in _by_length(drawn):
+            alike = Samples(
+                *(torch.stack([getattr(drawn[i], n) for i in group]) for n in ("x", "y"))
+            )
+            some = params if len(group) == len(drawn) else params[group]
+            together = self._expansion(chosen, objective, some, alike, generators[0])
+            records |= {i: _row(together, row) for row, i in enumerate(group)}
+        return [records[i] for i in range(len(drawn))]
+
+    def _drawn(self, samples: Samples, generator: Generator) -> Samples:
+        """Draw the samples from which an expansion is computed."""
+        if self.samples is None or len(samples) <= self.samples:
+            return samples
+        return samples[uniform(len(samples), self.samples, generator)]
+
+    def _expansion(
+        self,
+        chosen: Sequence[tuple[slice, float]],
+        objective: Objective,
+        params: Vector,
+        samples: Samples,
+        generator: Generator,
+    ) -> Record:
+        """Expand for one client, or for many: then ``linear`` and ``diagonal`` have a row for each."""
+        spans = tuple(span for span, _ in chosen)
+        loss = MeanLoss(objective, params, samples, spans)
+        gradient, diagonal = self.curvature.expand(loss, generator)
+        return {
+            "linear": gradient - diagonal * take(params, spans),
+            "diagonal": diagonal,
+            "spans": torch.tensor([[span.start, span.stop] for span in spans]),
+            "strength": torch.tensor([strength for _, strength in chosen], dtype=torch.float64),
+        }
+
+    def retain(
+        self, kept: tuple[MemoryItem, ...], new: Sequence[MemoryItem], generator: Generator
+    ) -> tuple[MemoryItem, ...]:
+        """Keep the latest records, or rounds."""
+        del generator
+        added = new if self.unit == "records" else [_merged(new)]
+        return (*kept, *added)[-self.buffer :]
+
+    def recall(
+        self, kept: tuple[MemoryItem, ...], weights: RoundWeights, moment: Moment
+    ) -> Surrogate:
+        """Collapse all expansions into one quadratic."""
+        rounds, sizes = tuple(k.round for k in kept), tuple(k.size for k in kept)
+        p = weights(Timeline(rounds, sizes, moment.round, moment.size))[:-1]
+        past_share = float(p.sum())
+        practice = self.mode == "practice"
+        if practice:
+            p = p / past_share if past_share > 0 else 0 * p
+        if not p.any():
+            return Surrogate()
+        records = [item.record for item in kept]
+        return Surrogate(quadratic=_collapsed(records, p.tolist(), 0.0 if practice else past_share))
+
+    def approximate(
+        self,
+        objective: Objective,
+        params: Vector,
+        item: MemoryItem,
+    ) -> tuple[Spans, Vector]:
+        r"""Compute the expansion's gradient :math:`g_\tau + h_\tau (w - \hat w_\tau)`."""
+        record = item.record
+        spans = _spans(record)
+        return spans, torch.addcmul(record["linear"], record["diagonal"], take(params, spans))
+
+    def _chosen(self, names: Mapping[str, slice]) -> Iterator[tuple[slice, float]]:
+        """Yield neighbouring parameters of equal nonzero strength as one span."""
+        strengths = {name: self._strength(name) for name in names}
+        if all(strength is None for strength in strengths.values()):
+            msg = (
+                f"method.memory.layers: no parameter of the model matches {', '.join(self.layers)}; "
+                f"its parameters are {', '.join(names)}"
+            )
+            raise SpecError(msg)
+        for strength, group in groupby(names, key=strengths.__getitem__):
+            if strength:
+                spans = [names[name] for name in group]
+                yield slice(spans[0].start, spans[-1].stop), strength
+
+    def _strength(self, name: str) -> float | None:
+        return next((s for pattern, s in self.layers.items() if fnmatchcase(name, pattern)), None)
+
+
+def _by_length(several: Sequence[Samples]) -> list[list[int]]:
+    """Group positions by the number of samples."""
+    groups: dict[int, list[int]] = {}
+    for i, samples in enumerate(several):
+        groups.setdefault(len(samples), []).append(i)
+    return list(groups.values())
+
+
+def _row(record: Record, i: int) -> Record:
+    """Copy one client's record from that of many, which can then be freed."""
+    return {**record, **{name: record[name][i].clone() for name in ("linear", "diagonal")}}
+
+
+def _spans(record: Record) -> Spans:
+    return tuple(slice(start, stop) for start, stop in record["spans"].tolist())
+
+
+def _collapsed(records: Sequence[Record], p: Sequence[float], share: float) -> Quadratic:
+    """Sum expansions with weights ``p``; the past replaces ``share`` of the present."""
+    spans, strengths = _spans(records[-1]), records[-1]["strength"].tolist()
+    linear, diagonal = _sum(records, p, "linear"), _sum(records, p, "diagonal")
+    for vector in (linear, diagonal):
+        parts = torch.split(vector, [span.stop - span.start for span in spans])
+        for part, strength in zip(parts, strengths, strict=True):
+            part.mul_(strength)
+    return Quadratic(spans, tuple(1 - strength * share for strength in strengths), linear, diagonal)
+
+
+def _sum(records: Sequence[Record], p: Sequence[float], name: str) -> Vector:
+    total = torch.zeros_like(records[0][name])
+    for record, weight in zip(records, p, strict=True):
+        total.add_(record[name], alpha=weight)
+    return total
+
+
+def _merged(new: Sequence[MemoryItem]) -> MemoryItem:
+    """Merge a round into one item: the mean of its clients' expansions, weighted by number of samples."""
+    size, records = sum(k.size for k in new), [k.record for k in new]
+    p = [k.size / size for k in new]
+    means = {name: _sum(records, p, name) for name in ("linear", "diagonal")}
+    return MemoryItem(new[0].round, NOBODY, NOBODY, size, {**records[0], **means})

@@ -1,0 +1,91 @@
+"""Method: backbone x memory x round weights, and all checks that its parts fit together."""
+
+from typing import Literal
+
+from chronofed.core.config import Config
+from chronofed.core.errors import IncompatibleError, SpecError
+from chronofed.core.types import Vector
+from chronofed.methods.backbones import Backbone, FedAvg
+from chronofed.methods.memories import Forget, Memory
+from chronofed.methods.weighting import Merged, RoundWeights
+from chronofed.scenarios.base import Scenario
+
+
+class Method(Config):
+    """A point of the product space that the paper explores: backbone x memory x round weights.
+
+    Attributes:
+        backbone: The federated optimiser.
+        memory: The approximation of past objectives.
+        weights: The weights of the present and of each remembered round.
+        average: Weights of the clients: by their number of samples, or equal (the paper's 1/S).
+
+    >>> from chronofed import CoreSet, FedProx, Method, Optimal
+    >>> weights = Optimal(time_drift_sq=1.0, information_loss_sq=0.5)
+    >>> Method(FedProx(mu=0.1), CoreSet(size=100), weights).stateful
+    True
+    """
+
+    backbone: Backbone = FedAvg()
+    memory: Memory = Forget()
+    weights: RoundWeights = Merged()
+    average: Literal["samples", "clients"] = "samples"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        leak = _leak(self) if self.backbone.private else None
+        if leak is not None:
+            raise ValueError(leak)
+
+    @property
+    def stateful(self) -> bool:
+        """True if clients must come back (``Applicable Scenarios for Different Algorithms``)."""
+        return self.backbone.stateful or self.memory.location == "client"
+
+
+def _leak(method: Method) -> str | None:
+    """Describe what would leave a client beyond what a private backbone covers, in one line."""
+    if method.average == "samples":
+        return "average: Private needs clients of equal weight; set average = 'clients'"
+    uncovered = "go to the server, which Private does not cover; choose"
+    if method.memory.location == "server":
+        return f"memory: records of {type(method.memory).__name__} {uncovered} another memory"
+    if method.weights.probes:
+        return f"weights: reports for {type(method.weights).__name__} {uncovered} other weights"
+    return None
+
+
+def check(method: Method, scenario: Scenario, rounds: int | None = None) -> None:
+    """Check a method against a scenario before anything starts.
+
+    Raises:
+        IncompatibleError: If the method needs clients to come back and they never do.
+        SpecError: If the scenario ends before the run does.
+    """
+    if method.stateful and not scenario.persistent:
+        place = "memory" if method.memory.location == "client" else "backbone"
+        part = type(getattr(method, place)).__name__
+        msg = (
+            f"method.{place}: {part} keeps its state on the client, but in this scenario a client "
+            "never comes back; choose one that needs no returning clients (see: chronofed methods)"
+        )
+        raise IncompatibleError(msg)
+    if rounds is not None and scenario.rounds is not None and rounds > scenario.rounds:
+        msg = (
+            f"rounds: the scenario ends after {scenario.rounds} rounds, but {rounds} are requested"
+        )
+        raise SpecError(msg)
+
+
+def check_buffers(method: Method, buffers: Vector) -> None:
+    """Refuse buffers with a private backbone: they are averaged as they are, without noise.
+
+    Raises:
+        IncompatibleError: If the model has buffers and the backbone is private.
+    """
+    if method.backbone.private and buffers.numel():
+        msg = (
+            "model: its buffers (BatchNorm's statistics) are not covered by a private backbone; "
+            "choose a model without them"
+        )
+        raise IncompatibleError(msg)

@@ -1,0 +1,173 @@
+r"""Surrogates: remembered objectives in the form that local steps use.
+
+Every approximation of the paper has one of two forms, or both:
+
+* a quadratic, whose gradient is ``linear + diagonal * w``: the Taylor expansions of all remembered rounds
+  collapse into these two vectors;
+* weighted samples that are replayed together with the present ones.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import torch
+from torch import Generator, Tensor, inference_mode
+
+from chronofed.core.types import Batch, Samples, Spans, Vector
+
+
+@lru_cache(maxsize=256)
+def equal_weights(n: int, total: float) -> Tensor:
+    """Return equal weights of ``n`` samples; clients share the tensor, so it must not be changed."""
+    # The cached tensor outlives the caller's inference mode.
+    with inference_mode(mode=False):
+        return torch.full((n,), total / n, dtype=torch.float64)
+
+
+class Pool:
+    r"""Weighted samples: the objective :math:`\sum_j a_j\, \ell(w; x_j, y_j)`, a source of mini-batches.
+
+    Attributes:
+        pieces: The samples in separate parts: an engine may join those of many clients at once.
+        even: The sum of the weights, if all are known to be equal.
+    """
+
+    def __init__(
+        self,
+        samples: Samples | Sequence[Samples],
+        weight: Tensor | None = None,
+        even: float | None = None,
+    ) -> None:
+        self.pieces = (samples,) if isinstance(samples, Samples) else tuple(samples)
+        self.even = even
+        self._weight = weight
+        self._length = sum(map(len, self.pieces))
+
+    @property
+    def weight(self) -> Tensor:
+        """The samples' weights, ``(n,)`` in double precision; by default equal, with the sum ``even``."""
+        if self._weight is None:
+            assert self.even is not None
+            self._weight = equal_weights(self._length, self.even)
+        return self._weight
+
+    @cached_property
+    def samples(self) -> Samples:
+        """All samples, joined on first use."""
+        if len(self.pieces) == 1:
+            return self.pieces[0]
+        x, y = ([getattr(piece, name) for piece in self.pieces] for name in ("x", "y"))
+        return Samples(torch.cat(x), torch.cat(y))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def batches(self, size: int, generator: Generator) -> Iterator[Batch]:
+        """Yield mini-batches for ever, each an unbiased estimate of the whole objective.
+
+        Samples of equal weight are drawn without replacement, in shuffled epochs. Others are drawn with
+        replacement, with a probability proportional to the absolute value of their weight, and have its sign.
+        """
+        for pick, weight in self.draws(size, generator):
+            yield self.at(pick, weight)
+
+    def draws(self, size: int, generator: Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the same mini-batches as positions in the pool, and weights."""
+        share = self._even() if self.even is None else self.even
+        if share is not None:
+            for pick in self._epochs(size, generator):
+                yield pick, equal_weights(len(pick), share)
+        else:
+            total, sign = float(self.weight.abs().sum()), self.weight.sign()
+            for pick in self._draws(size, generator):
+                yield pick, sign[pick] * (total / pick.numel())
+
+    def at(self, pick: Tensor, weight: Tensor) -> Batch:
+        """Return the samples at some positions, with the given weights."""
+        chosen = self.samples[pick]
+        return Batch(chosen.x, chosen.y, weight)
+
+    def whole(self) -> Batch:
+        """Return the whole objective as one batch."""
+        return Batch(self.samples.x, self.samples.y, self.weight)
+
+    def parts(self, size: int) -> Iterator[Batch]:
+        """Yield the whole pool once, in parts, each sample with its own weight."""
+        for pick in torch.split(torch.arange(len(self)), size):
+            chosen = self.samples[pick]
+            yield Batch(chosen.x, chosen.y, self.weight[pick])
+
+    def _even(self) -> float | None:
+        """Return the sum of the weights if all are equal."""
+        low, high = (float(end) for end in self.weight.aminmax())
+        return float(self.weight.sum()) if high - low <= 1e-9 * abs(high) else None
+
+    def _epochs(self, size: int, generator: Generator) -> Iterator[Tensor]:
+        n = len(self)
+        while True:
+            order = torch.randperm(n, generator=generator)
+            for start in range(0, n, size):
+                yield order[start : start + size]
+
+    def _draws(self, size: int, generator: Generator) -> Iterator[Tensor]:
+        while True:
+            yield torch.multinomial(self.weight.abs(), size, replacement=True, generator=generator)
+
+
+@dataclass(frozen=True, slots=True)
+class Quadratic:
+    r"""Taylor expansions of past objectives, collapsed: the gradient is ``linear + diagonal * w``.
+
+    .. math::
+        \sum_\tau p_\tau (g_\tau + h_\tau (w - w_\tau)) = a + b\,w, \qquad
+        a = \sum_\tau p_\tau (g_\tau - h_\tau w_\tau), \quad b = \sum_\tau p_\tau h_\tau
+
+    Attributes:
+        spans: The parameters with a quadratic.
+        scale: Factor of the present's gradient there, one number per span.
+        linear: :math:`a`, of the parameters in ``spans``.
+        diagonal: :math:`b`, likewise.
+    """
+
+    spans: Spans
+    scale: tuple[float, ...]
+    linear: Vector
+    diagonal: Vector
+
+    def add_gradient_(self, grad: Vector, params: Vector) -> None:
+        """Turn the present's gradient into that of present and past, in place; ``(d,)`` or ``(clients, d)``."""
+        start = 0
+        for span, scale in zip(self.spans, self.scale, strict=True):
+            part = slice(start, start + span.stop - span.start)
+            here = grad[..., span]
+            torch.add(self.linear[..., part], here, alpha=scale, out=here)
+            here.addcmul_(self.diagonal[..., part], params[..., span])
+            start = part.stop
+
+
+@dataclass(frozen=True, slots=True)
+class Surrogate:
+    r"""The weight of the present :math:`p_t`, and the past :math:`\sum_\tau p_\tau \tilde f_\tau`.
+
+    Attributes:
+        present: Weight of the present samples.
+        replay: Samples of the past; their weights sum to the past's share of the objective.
+        quadratic: The past as a quadratic function of the parameters.
+    """
+
+    present: float = 1.0
+    replay: Pool | None = None
+    quadratic: Quadratic | None = None
+
+    def pool(self, samples: Samples) -> Pool:
+        """Return the present samples together with those to replay."""
+        if self.replay is None:
+            return Pool(samples, even=self.present)
+        past, weight = self.replay, equal_weights(len(samples), self.present)
+        return Pool((samples, *past.pieces), torch.cat([weight, past.weight]))
+
+    def add_gradient_(self, grad: Vector, params: Vector) -> None:
+        """Add the gradient of the quadratic part in place."""
+        if self.quadratic is not None:
+            self.quadratic.add_gradient_(grad, params)

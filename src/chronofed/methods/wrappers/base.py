@@ -1,0 +1,91 @@
+"""The base of backbones around another backbone: on the client, the inner one decides."""
+
+from typing import Any
+
+from chronofed.core.stacking import stacked
+from chronofed.core.types import Record, Vector
+from chronofed.methods.backbones.base import Backbone, Uploads, plain_gradient
+from chronofed.methods.backbones.fedavg import FedAvg
+from chronofed.methods.local import Local
+
+
+class _Inner:
+    """A declaration that an instance takes from its inner backbone; the class has none."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, wrapper: "Wrapper | None", owner: type) -> Any:
+        if wrapper is None:
+            msg = f"{owner.__name__}.{self._name} depends on the inner backbone; ask an instance"
+            raise AttributeError(msg)
+        return getattr(wrapper.backbone, self._name)
+
+
+class Wrapper(Backbone):
+    """A backbone around any other, which changes what the server does.
+
+    Attributes:
+        backbone: The inner backbone.
+    """
+
+    stateful = _Inner()
+    two_phase = _Inner()
+    fixed_data = _Inner()
+    private = _Inner()
+    upload_keys = _Inner()
+    nonnegative = _Inner()
+
+    backbone: Backbone = FedAvg()
+
+    def init_server(self, params: Vector, clients: int) -> Record:
+        """As the inner backbone."""
+        return self.backbone.init_server(params, clients)
+
+    def init_client(self, params: Vector) -> Record:
+        """As the inner backbone."""
+        return self.backbone.init_client(params)
+
+    def broadcast(self, server: Record) -> Record:
+        """As the inner backbone."""
+        return self.backbone.broadcast(server)
+
+    def prepare(self, server: Record, local: Local) -> Record:
+        """As the inner backbone."""
+        return self.backbone.prepare(server, local)
+
+    def draw(self, server: Record, seed: int, round_: int) -> Record:
+        """As the inner backbone; other entries are kept."""
+        return {**server, **self.backbone.draw(server, seed, round_)}
+
+    def begin(self, server: Record, uploads: Uploads) -> Record:
+        """As the inner backbone; other entries are kept."""
+        return {**server, **self.backbone.begin(server, uploads)}
+
+    @stacked
+    @plain_gradient
+    def gradient(self, params: Vector, server: Record, local: Local) -> Vector:
+        """As the inner backbone."""
+        return self.backbone.gradient(params, server, local)
+
+    @stacked
+    @plain_gradient
+    def direction(self, grad: Vector, params: Vector, server: Record, client: Record) -> Vector:
+        """As the inner backbone."""
+        return self.backbone.direction(grad, params, server, client)
+
+    @stacked
+    def finish(
+        self, params: Vector, server: Record, client: Record, local: Local
+    ) -> tuple[Record, Record]:
+        """As the inner backbone."""
+        return self.backbone.finish(params, server, client, local)
+
+    def report(self, rounds: int) -> dict[str, float]:
+        """As the inner backbone."""
+        return self.backbone.report(rounds)
+
+
+def parts(backbone: Backbone) -> tuple[Backbone, ...]:
+    """Return a backbone and those inside it, if it is a wrapper; the outermost first."""
+    return (backbone, *parts(backbone.backbone)) if isinstance(backbone, Wrapper) else (backbone,)

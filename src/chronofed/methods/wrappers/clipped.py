@@ -1,0 +1,126 @@
+"""Clipped."""
+
+import difflib
+import math
+from typing import ClassVar
+
+import msgspec
+import torch
+from torch import Tensor
+
+from chronofed.core.config import Positive
+from chronofed.core.errors import SpecError
+from chronofed.core.types import Record
+from chronofed.methods.backbones.base import Uploads
+from chronofed.methods.wrappers.base import Wrapper, parts
+
+# The entry that every backbone uploads.
+UPDATE = "delta"
+
+
+class Clipped(Wrapper, tag="clipped"):
+    r"""Clips every client's update to a bound, around any backbone, so that no client can dominate.
+
+    Before the inner backbone sees them, the server scales every vector *v* of an upload separately,
+
+    .. math:: v \gets v \cdot \min(1,\; B / \|v\|),
+
+    with :math:`B` = ``bound`` for the update. Other entries that the inner backbone's clients send have other
+    units, so they need their own bounds:
+
+    ============  ==============  =============================================================
+    backbone      entry           bounded quantity
+    ============  ==============  =============================================================
+    all           ``bound``       the update; for ``fednova`` that of one effective step
+    scaffold      ``control``     change of the control; the client's own is not clipped
+    mime          ``gradient``    full gradient, in the extra exchange of a round
+    mimelite      ``gradient``    full gradient, sent with the update
+    fednova       ``steps``       number of effective steps, which multiplies the mean step
+    ============  ==============  =============================================================
+
+    Not clipped, because no backbone sees them: the model's buffers, records of a memory on the server, and the
+    reports for adaptive weights.
+
+    Attributes:
+        backbone: The inner backbone.
+        bound: Largest l2 norm :math:`B` of an update; may be ``inf``.
+        bounds: Largest norms of the other entries that clients send, by name, such as ``{ control = 10.0 }``.
+        server_lr: Unused: set that of the inner backbone.
+    """
+
+    reference: ClassVar[str] = "Sun et al. (2019), Can You Really Backdoor Federated Learning?"
+
+    bound: Positive = 1.0
+    bounds: dict[str, Positive] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        name = type(self).__name__
+        if any(isinstance(part, Clipped) for part in parts(self.backbone)):
+            raise ValueError(f"{name}.backbone: updates are clipped twice; remove one of the two")
+        if self.server_lr != 1.0:
+            raise ValueError(f"{name}.server_lr: set server_lr of the inner backbone instead")
+        inner, others = type(parts(self.backbone)[-1]).__name__, self._others
+        for entry in self.bounds:
+            if entry not in others:
+                raise ValueError(f"{name}.bounds: {_unknown(entry, inner, others)}")
+        for entry in others:
+            if entry not in self.bounds:
+                msg = f"{name}.bounds: {inner} also sends {entry}; bound it: bounds = {{ {entry} = 10.0 }}"
+                raise ValueError(msg)
+
+    def __hash__(self) -> int:
+        # A dict cannot be hashed.
+        bounds = frozenset(self.bounds.items())
+        fields = (getattr(self, n) for n in self.__struct_fields__ if n != "bounds")
+        return hash((type(self), bounds, *fields))
+
+    def begin(self, server: Record, uploads: Uploads) -> Record:
+        """Clip the uploads of the extra exchange."""
+        return super().begin(server, self._clipped(uploads))
+
+    def aggregate(self, server: Record, uploads: Uploads) -> Record:
+        """Clip the uploads, and let the inner backbone aggregate."""
+        return self.backbone.aggregate(server, self._clipped(uploads))
+
+    @property
+    def _others(self) -> tuple[str, ...]:
+        return tuple(entry for entry in self.upload_keys if entry != UPDATE)
+
+    def _clipped(self, uploads: Uploads) -> Uploads:
+        return [
+            (weight, {entry: clip(v, self._bound(entry)) for entry, v in upload.items()})
+            for weight, upload in uploads
+        ]
+
+    def _bound(self, entry: str) -> float:
+        """Return the bound of an entry.
+
+        Raises:
+            SpecError: If the inner backbone sends an entry that it did not declare.
+        """
+        if entry not in self.upload_keys:
+            inner, name = type(parts(self.backbone)[-1]).__name__, type(self).__name__
+            msg = (
+                f"{inner} sends {entry}, which {name} does not know; add it to {inner}.upload_keys"
+            )
+            raise SpecError(f"method.backbone: {msg}")
+        return self.bound if entry == UPDATE else self.bounds[entry]
+
+
+def clip(vector: Tensor, bound: float) -> Tensor:
+    """Scale a vector, or a number, to a norm of at most ``bound``; return it unchanged if it is short enough.
+
+    >>> clip(torch.tensor([3.0, 4.0]), bound=1.0)
+    tensor([0.6000, 0.8000])
+    """
+    length = float(torch.linalg.vector_norm(vector, dtype=torch.float64))
+    if math.isfinite(length) and length <= bound:
+        return vector
+    return vector * (bound / length)
+
+
+def _unknown(entry: str, inner: str, known: tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(entry, known, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known) or 'none'}"
+    return f"{inner} sends no {entry!r} besides its update; {hint}"

@@ -1,0 +1,1 @@
+"""Models, and the objective that joins a model with data."""

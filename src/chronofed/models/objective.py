@@ -1,0 +1,261 @@
+"""A torch module with cross-entropy as an objective in a flat parameter vector."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+from torch import Generator, Tensor, inference_mode, nn, no_grad
+from torch.nn import functional
+
+from chronofed.core.errors import SpecError
+from chronofed.core.flat import Flat, take
+from chronofed.core.types import Batch, Samples, Spans, Vector
+from chronofed.models.layers import Classifier, ResNet, Scale
+from chronofed.models.moments import moments, reference_moments, supports
+
+# Samples of one pass; bounds memory.
+CHUNK_SAMPLES = 256
+# Numbers of single samples' gradients that are held at a time: half a gigabyte.
+MAX_GRADIENT_NUMBERS = 2**27
+Augment = Callable[[Tensor, Generator], Tensor]
+
+
+class TorchObjective:
+    r"""Weighted cross-entropy :math:`\sum_j a_j\, \mathrm{CE}(\mathrm{module}_w(x_j), y_j)`.
+
+    Attributes:
+        flat: The module, bound to a flat vector.
+        device: Device of the module. Samples may be elsewhere: they are moved batch by batch.
+    """
+
+    def __init__(
+        self, module: nn.Module, augment: Augment | None = None, device: str = "cpu"
+    ) -> None:
+        self.device = torch.device(device)
+        self.flat = Flat(module.to(self.device))
+        self._augment = augment
+
+    @property
+    def buffers(self) -> Vector:
+        """The module's buffers, flattened."""
+        return self.flat.buffers
+
+    @buffers.setter
+    def buffers(self, values: Vector) -> None:
+        self.flat.buffers = values
+
+    def gradient(self, params: Vector, batch: Batch) -> Vector:
+        """Gradient of the weighted loss in training mode: BatchNorm uses the batch's statistics."""
+        self.flat.bind(params)
+        if not self.flat.module.training:
+            self.flat.module.train()
+        return self.flat.gradient(self._weighted(batch))
+
+    def augment(self, x: Tensor, generator: Generator) -> Tensor:
+        """Return a random view of images to train on."""
+        return x if self._augment is None else self._augment(x, generator)
+
+    @property
+    def augments(self) -> bool:
+        """True if training samples are augmented."""
+        return self._augment is not None
+
+    @property
+    def names(self) -> Mapping[str, slice]:
+        """The slice of the flat vector that each named parameter occupies."""
+        return self.flat.spans
+
+    def logits(self, params: Vector, x: Tensor) -> Tensor:
+        """Predictions in evaluation mode, ``(b, classes)``."""
+        self._evaluating(params)
+        with inference_mode():
+            output: Tensor = self.flat.module(self._placed(x))
+        return output
+
+    def features(self, params: Vector, x: Tensor, layer: str | None = None) -> Tensor:
+        """Inputs of a named layer, by default of the last linear one, ``(n, k)``.
+
+        Raises:
+            SpecError: If the model has no such layer, or never calls it.
+        """
+        self._evaluating(params)
+        calls: list[Tensor] = []
+        seen: list[Tensor] = []
+        hook = self._layer(layer).register_forward_pre_hook(
+            lambda _, inputs: calls.append(inputs[0])
+        )
+        try:
+            with no_grad():
+                for part in torch.split(x, CHUNK_SAMPLES):
+                    self.flat.module(part.to(self.device))
+                    # A layer that is called again sees something else.
+                    seen.extend(calls[:1])
+                    calls.clear()
+        finally:
+            hook.remove()
+        if not seen:
+            raise SpecError(f"the model has a layer {layer!r}, but never calls it; name another")
+        return torch.cat(seen).flatten(1)
+
+    def loss_gradient(self, params: Vector, batch: Batch, spans: Spans) -> Vector:
+        """Gradient of the weighted loss in evaluation mode, of the parameters in ``spans``."""
+        if self._only_last(spans):
+            return self._last_layer(params, batch, spans, powers=(1,))[0]
+        total = torch.zeros_like(take(params, spans))
+        for part in _chunks(batch):
+            value, chosen = self._loss(params, spans, part)
+            total.add_(_flat_gradient(value, chosen))
+        return total
+
+    def squared_gradients(self, params: Vector, batch: Batch, spans: Spans) -> Vector:
+        """Weighted sum of the squared gradients of the single samples, in evaluation mode."""
+        return self.gradient_moments(params, batch, spans)[1]
+
+    def gradient_moments(self, params: Vector, batch: Batch, spans: Spans) -> tuple[Vector, Vector]:
+        """Weighted sums of the single samples' gradients and of their squares, in evaluation mode."""
+        if self._only_last(spans):
+            first, second = self._last_layer(params, batch, spans, powers=(1, 2))
+            return first, second
+        self._evaluating(params)
+        names, quick = self._names_in(spans), supports(self.flat.module)
+        numbers = sum(self.names[name].stop - self.names[name].start for name in names)
+        most = CHUNK_SAMPLES if quick else _fitting(numbers)
+        sums = params.new_zeros(2, numbers)
+        for part in _chunks(batch, most):
+            x = self._placed(part.x) if quick else self.encode(part.x)
+            placed = Batch(x, part.y.to(self.device), part.weight)
+            found = (moments if quick else reference_moments)(self.flat.module, names, placed)
+            for total, one in zip(sums, zip(*found, strict=True), strict=True):
+                total.add_(torch.cat([part.reshape(-1) for part in one]))
+        return sums[0], sums[1]
+
+    def hessian_product(self, params: Vector, batch: Batch, spans: Spans, v: Vector) -> Vector:
+        """Hessian of the weighted loss in ``spans``, times ``v``, in evaluation mode."""
+        total = torch.zeros_like(v)
+        for part in _chunks(batch):
+            value, chosen = self._loss(params, spans, part)
+            first = torch.autograd.grad(value, chosen, create_graph=True, materialize_grads=True)
+            slope = torch.cat([g.reshape(-1) for g in first]) @ v
+            total.add_(_flat_gradient(slope, chosen))
+        return total
+
+    def input_gradient(self, params: Vector, x: Tensor, y: Tensor) -> Tensor:
+        """Gradient of every sample's own loss in its encoded input, in evaluation mode."""
+        self._evaluating(params)
+        z = x.detach().to(self.device).requires_grad_()
+        loss = functional.cross_entropy(self.flat.module(z), y.to(self.device), reduction="sum")
+        (gradient,) = torch.autograd.grad(loss, z)
+        return gradient
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Encode samples for the first layer: bytes are scaled, other numbers are left alone."""
+        encoded: Tensor = Scale()(x.to(self.device), self.flat.read().dtype)
+        return encoded
+
+    def decode(self, z: Tensor, like: Tensor) -> Tensor:
+        """Return the samples that :meth:`encode` turns into ``z``."""
+        return Scale.inverse(z) if like.dtype == torch.uint8 else z.to(like.dtype)
+
+    def refresh(self, params: Vector, samples: Samples) -> None:
+        """Recompute BatchNorm's statistics as the plain mean over these samples' batches."""
+        norms = [
+            m for m in self.flat.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)
+        ]
+        if not norms:
+            return
+        self.flat.bind(params)
+        self.flat.module.train()
+        momenta = [norm.momentum for norm in norms]
+        for norm in norms:
+            norm.reset_running_stats()
+            # None means the mean over all batches.
+            norm.momentum = None
+        # Parts of equal size, because they count the same.
+        parts = -(-len(samples) // CHUNK_SAMPLES)
+        with no_grad():
+            for part in torch.tensor_split(samples.x, parts):
+                self.flat.module(part.to(self.device))
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+
+    def _layer(self, name: str | None) -> nn.Module:
+        layers: dict[str, nn.Module] = {n: m for n, m in self.flat.module.named_modules() if n}
+        linear = [m for m in self.flat.module.modules() if isinstance(m, nn.Linear)]
+        if name is None and linear:
+            return linear[-1]
+        if name is not None and name in layers:
+            return layers[name]
+        what = "no linear layer: name another" if name is None else f"no layer {name!r}"
+        raise SpecError(f"the model has {what}; its layers are {', '.join(layers)}")
+
+    def _evaluating(self, params: Vector) -> None:
+        self.flat.bind(params)
+        if self.flat.module.training:
+            self.flat.module.eval()
+
+    def _placed(self, x: Tensor) -> Tensor:
+        """Move samples to the module's device, with the channels of a pixel together, which is faster."""
+        here = x.to(self.device)
+        coloured = here.dim() == 4 and here.shape[1] > 1
+        return here.contiguous(memory_format=torch.channels_last) if coloured else here
+
+    def _weighted(self, batch: Batch) -> Tensor:
+        """Weighted loss in the module's current mode."""
+        logits = self.flat.module(self._placed(batch.x))
+        losses = functional.cross_entropy(logits, batch.y.to(self.device), reduction="none")
+        return losses @ batch.weight.to(losses)
+
+    def _only_last(self, spans: Spans) -> bool:
+        """Check for the last layer alone, of a model of this package: its gradients need no backward pass."""
+        ours = type(self.flat.module) in (Classifier, ResNet)
+        return ours and all(name.startswith("fc.") for name in self._names_in(spans))
+
+    def _last_layer(
+        self, params: Vector, batch: Batch, spans: Spans, powers: tuple[int, ...]
+    ) -> list[Vector]:
+        r"""Weighted sums of powers of the single samples' gradients in the last layer.
+
+        With the layer's input :math:`h_j` and the gradient in its output
+        :math:`s_j = \mathrm{softmax} - e_{y_j}`, the gradient in the weights is :math:`s_j h_j^\top`, and
+        that in the bias :math:`s_j`.
+        """
+        self._evaluating(params)
+        module = self.flat.module
+        assert isinstance(module, Classifier | ResNet)
+        shapes = {"fc.weight": module.fc.weight, "fc.bias": module.fc.bias}
+        sums = [{n: torch.zeros_like(p) for n, p in shapes.items()} for _ in powers]
+        for part in _chunks(batch):
+            with no_grad():
+                seen = module.embed(self._placed(part.x))
+                signal = module.fc(seen).softmax(1)
+                signal[torch.arange(len(seen)), part.y.to(self.device)] -= 1
+                weight = part.weight.to(seen)
+                for power, total in zip(powers, sums, strict=True):
+                    raised = signal.pow(power)
+                    total["fc.weight"] += (raised * weight[:, None]).T @ seen.pow(power)
+                    total["fc.bias"] += weight @ raised
+        names = self._names_in(spans)
+        return [torch.cat([total[n].detach().reshape(-1) for n in names]) for total in sums]
+
+    def _names_in(self, spans: Spans) -> list[str]:
+        """Return the names of the parameters that lie in ``spans``."""
+        return [n for n, s in self.names.items() if any(t.start <= s.start < t.stop for t in spans)]
+
+    def _loss(self, params: Vector, spans: Spans, batch: Batch) -> tuple[Tensor, list[Tensor]]:
+        self._evaluating(params)
+        named = dict(self.flat.module.named_parameters())
+        return self._weighted(batch), [named[n] for n in self._names_in(spans)]
+
+
+def _fitting(numbers: int) -> int:
+    """Return how many samples' gradients, of so many numbers each, fit into memory."""
+    return max(1, min(CHUNK_SAMPLES, MAX_GRADIENT_NUMBERS // max(1, numbers)))
+
+
+def _flat_gradient(value: Tensor, chosen: list[Tensor]) -> Vector:
+    parts = torch.autograd.grad(value, chosen, materialize_grads=True)
+    return torch.cat([part.reshape(-1) for part in parts])
+
+
+def _chunks(batch: Batch, most: int = CHUNK_SAMPLES) -> Iterator[Batch]:
+    parts = (torch.split(t, most) for t in (batch.x, batch.y, batch.weight))
+    return (Batch(*part) for part in zip(*parts, strict=True))

@@ -1,0 +1,179 @@
+"""Runs as figures for papers: curves with bands over seeds, or two numbers over a third."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chronofed.reports.figures import canvas
+from chronofed.reports.figures.canvas import COLOURS, FAINT, INK, style_axes
+from chronofed.reports.runs import Group
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_PURPOSE = "drawing curves"
+_STYLES = ("-", "--", "-.", ":")
+BLUE, RED = COLOURS[0], COLOURS[6]
+
+
+def smoothed(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
+    """Compute a centred moving mean; near the ends over as many values as there are on both sides.
+
+    >>> smoothed(np.array([0.0, 3.0, 6.0, 0.0]), 3).tolist()
+    [0.0, 3.0, 3.0, 0.0]
+    """
+    reach = window // 2
+    near = [min(reach, k, len(values) - 1 - k) for k in range(len(values))]
+    return np.array([values[k - n : k + n + 1].mean() for k, n in enumerate(near)])
+
+
+def draw_curves(
+    panels: Mapping[str, Sequence[Group]],
+    measure: str,
+    label: str,
+    path: str | os.PathLike[str],
+    *,
+    factor: float = 1.0,
+    window: int = 1,
+    zoom: tuple[int, int] | None = None,
+) -> Path:
+    """Draw one measure over rounds: a panel for each title, a line for each group, mean and band over seeds.
+
+    Args:
+        panels: Groups of runs by title.
+        measure: A number of every evaluation.
+        label: The label of the vertical axis.
+        path: The file to write; the ending chooses PNG, SVG or PDF.
+        factor: The factor from the number to what is drawn.
+        window: Evaluations in the moving mean.
+        zoom: First and last round of a second panel beside each.
+    """
+    across = 2 if zoom else 1
+    drawn = canvas.new_figure((0.8 + 3.6 * len(panels) * across, 3.4), _PURPOSE)
+    axes = drawn.subplots(1, len(panels) * across, squeeze=False)[0]
+    for number, (title, groups) in enumerate(panels.items()):
+        for part, limits in enumerate((None, zoom)[:across]):
+            panel = axes[number * across + part]
+            _draw_lines(panel, groups, measure, factor, window, limits)
+            where = f"{title}, rounds {limits[0]} to {limits[1]}" if limits else title
+            style_axes(panel, "round", label if not (number or part) else "", where)
+    handles, names = axes[0].get_legend_handles_labels()
+    drawn.legend(
+        handles,
+        names,
+        loc="outside upper center",
+        ncols=len(names),
+        frameon=False,
+        fontsize=9,
+        labelcolor=INK,
+        handlelength=3.0,
+    )
+    return canvas.save(drawn, path)
+
+
+def _draw_lines(
+    axes: "Axes",
+    groups: Sequence[Group],
+    measure: str,
+    factor: float,
+    window: int,
+    limits: tuple[int, int] | None,
+) -> None:
+    for k, group in enumerate(groups):
+        curve = np.array(group.curve(measure))
+        if not len(curve):
+            continue
+        rounds = curve[:, 0]
+        middle, deviation = (factor * smoothed(curve[:, c], window) for c in (1, 2))
+        here = slice(None) if limits is None else (rounds >= limits[0]) & (rounds <= limits[1])
+        colour = COLOURS[k % len(COLOURS)]
+        axes.plot(
+            rounds[here],
+            middle[here],
+            _STYLES[k % len(_STYLES)],
+            color=colour,
+            linewidth=1.8,
+            label=group.name,
+        )
+        low, high = (middle - deviation)[here], (middle + deviation)[here]
+        axes.fill_between(rounds[here], low, high, color=colour, alpha=0.15, linewidth=0)
+    axes.margins(x=0)
+    axes.grid(color=FAINT, alpha=0.3, linewidth=0.6)
+
+
+def draw_two_axes(
+    over: Sequence[float],
+    left: Sequence[tuple[float, float]],
+    right: Sequence[tuple[float, float]],
+    labels: tuple[str, str, str],
+    path: str | os.PathLike[str],
+) -> Path:
+    """Draw two numbers over a third, each with its own axis, colour and marker.
+
+    Args:
+        over: The third.
+        left: Means and deviations of the first.
+        right: Means and deviations of the second.
+        labels: The labels below, on the left and on the right.
+        path: The file to write; the ending chooses PNG, SVG or PDF.
+    """
+    drawn = canvas.new_figure((5.2, 3.6), _PURPOSE)
+    first = drawn.add_subplot()
+    second = first.twinx()
+    for axes, values, colour, mark, label in (
+        (first, left, BLUE, "o-", labels[1]),
+        (second, right, RED, "s--", labels[2]),
+    ):
+        means, deviations = np.array(values).T
+        axes.errorbar(over, means, deviations, fmt=mark, color=colour, linewidth=2, capsize=3)
+        style_axes(axes, labels[0], label, "")
+        axes.yaxis.label.set_color(colour)
+        axes.tick_params(axis="y", colors=colour)
+    second.spines["right"].set_visible(True)
+    second.spines["right"].set_color(FAINT)
+    first.set_xticks(list(over))
+    first.grid(color=FAINT, alpha=0.3, linewidth=0.6)
+    return canvas.save(drawn, path)
+
+
+def draw_pairs(groups: Sequence[Group], path: str | os.PathLike[str]) -> Path:
+    """Draw loss and accuracy on test data and on training data seen so far."""
+    drawn = canvas.new_figure((8.0, 3.4), _PURPOSE)
+    axes = drawn.subplots(1, 2)
+    for panel, measure, label, factor in zip(
+        axes, ("loss", "accuracy"), ("loss", "accuracy, %"), (1, 100), strict=True
+    ):
+        both = [
+            Group(f"{group.name}, {words}", group.runs)
+            for group in groups
+            for words in ("test data", "past training data")
+        ]
+        for k, (group, data) in enumerate(zip(both, ("test", "seen") * len(groups), strict=True)):
+            curve = np.array(group.curve(f"{data}_{measure}"))
+            style, colour = _STYLES[k % 2], COLOURS[k % len(COLOURS)]
+            panel.plot(
+                curve[:, 0],
+                factor * curve[:, 1],
+                style,
+                color=colour,
+                linewidth=1.8,
+                label=group.name,
+            )
+        panel.margins(x=0)
+        panel.grid(color=FAINT, alpha=0.3, linewidth=0.6)
+        style_axes(panel, "round", label, "")
+    handles, names = axes[0].get_legend_handles_labels()
+    drawn.legend(
+        handles,
+        names,
+        loc="outside upper center",
+        ncols=2,
+        frameon=False,
+        fontsize=9,
+        labelcolor=INK,
+    )
+    return canvas.save(drawn, path)

@@ -1,0 +1,145 @@
+"""Forgetting by client and data set, and round weights over time, as figures for papers."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chronofed.core.errors import RunError, SpecError
+from chronofed.reports.downsample import evenly_spaced
+from chronofed.reports.figures import canvas
+from chronofed.reports.figures.canvas import INK, style_axes
+from chronofed.reports.figures.scenario import UNKNOWN, Grid
+from chronofed.reports.period_history import LEVELS, UNSEEN
+from chronofed.reports.runs import RunView
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Mode = Literal["lost", "accuracy"]
+_PURPOSE = "drawing maps"
+_MAPS = {"lost": "Oranges", "accuracy": "Blues"}
+
+
+def draw_heatmap(
+    runs: Sequence[RunView],
+    path: str | os.PathLike[str],
+    mode: Mode = "lost",
+    round_: int | None = None,
+) -> Path:
+    """Draw clients x data sets, a panel for each run: the accuracy after a round, or the loss since the best.
+
+    Args:
+        runs: The runs.
+        path: The file to write; the ending chooses PNG, SVG or PDF.
+        mode: What to draw.
+        round_: The round; by default the last.
+
+    Raises:
+        RunError: If a run did not follow single data sets.
+        SpecError: If nothing was evaluated by that round.
+    """
+    tables = [_table(run, mode, round_) for run in runs]
+    drawn = canvas.new_figure((0.9 + 3.8 * len(runs), 3.6), _PURPOSE)
+    for axes, run, (when, values) in zip(
+        drawn.subplots(1, len(runs), squeeze=False)[0], runs, tables, strict=True
+    ):
+        image = axes.imshow(
+            100 * values, cmap=_MAPS[mode], vmin=0, vmax=100, aspect="auto", interpolation="nearest"
+        )
+        style_axes(
+            axes, "data set", "client" if run is runs[0] else "", f"{run.label}, round {when}"
+        )
+    _bar(drawn, image, "points lost since the best" if mode == "lost" else "accuracy, %")
+    return canvas.save(drawn, path)
+
+
+def _table(run: RunView, mode: Mode, round_: int | None) -> tuple[int, NDArray[np.float64]]:
+    """Return the round, and a table ``(clients, data sets)`` with NaN for the unknown."""
+    history = run.periods()
+    if not history.pairs:
+        msg = f"{run.path} did not follow single data sets; set evaluate.periods = 'on' and run it again"
+        raise RunError(msg)
+    rounds, now, best = history.downsample(len(history.rounds))
+    frame = len(rounds) - 1 if round_ is None else int(np.searchsorted(rounds, round_, "right")) - 1
+    if frame < 0:
+        raise SpecError(f"--round {round_}: {run.path} was first evaluated after round {rounds[0]}")
+    shown = best[frame].astype(float) - now[frame] if mode == "lost" else now[frame].astype(float)
+    shown[now[frame] == UNSEEN] = np.nan
+    clients, keys = (np.array(axis) for axis in zip(*history.pairs, strict=True))
+    table = np.full((clients.max() + 1, keys.max() + 1), np.nan)
+    table[clients, keys] = shown / LEVELS
+    return rounds[frame], table
+
+
+def draw_round_weights(runs: Sequence[RunView], path: str | os.PathLike[str]) -> Path:
+    """Draw the weights of the present and of each remembered data set over time, a panel for each run.
+
+    Raises:
+        RunError: If a run remembers nothing.
+    """
+    lines = [run.record("round_weights") for run in runs]
+    for run, found in zip(runs, lines, strict=True):
+        if not found:
+            raise RunError(
+                f"{run.path} has no round weights: nothing is remembered, or it is too old"
+            )
+    drawn = canvas.new_figure((0.9 + 3.8 * len(runs), 3.6), _PURPOSE)
+    top = max(max(line["present"], *line["past"], 0) for found in lines for line in found)
+    for axes, run, found in zip(
+        drawn.subplots(1, len(runs), squeeze=False)[0], runs, lines, strict=True
+    ):
+        depth = 1 + max(len(line["past"]) for line in found)
+        table = np.full((depth, len(found)), np.nan)
+        for column, line in enumerate(found):
+            table[: 1 + len(line["past"]), column] = [line["present"], *line["past"]]
+        image = axes.imshow(
+            table, cmap="Blues", vmin=min(0.0, np.nanmin(table)), vmax=top, aspect="auto",
+            interpolation="nearest",
+        )  # fmt: skip
+        ticks = evenly_spaced(len(found), 6)
+        axes.set_xticks(ticks, [str(found[k]["round"]) for k in ticks])
+        style_axes(
+            axes, "round", "data sets before the present" if run is runs[0] else "", run.label
+        )
+    _bar(drawn, image, "weight")
+    return canvas.save(drawn, path)
+
+
+def _bar(drawn: "Figure", image: object, label: str) -> None:
+    bar = drawn.colorbar(image, ax=drawn.axes, shrink=0.9)  # type: ignore[arg-type]
+    bar.set_label(label, color=INK, fontsize=8)
+    bar.ax.tick_params(colors=INK, labelsize=8)
+
+
+def recorded_grid(run: RunView, rounds: int) -> tuple[Grid, list[str]]:
+    """Read the scenario that a run recorded, for :func:`chronofed.reports.figures.scenario.draw_grid`.
+
+    Returns:
+        The numbers and the names of the classes.
+
+    Raises:
+        RunError: If it was not recorded.
+    """
+    about = run.directory.scenario()
+    if not about:
+        msg = (
+            f"{run.path} has no scenario.json; draw its scenario from the data: "
+            f"chronofed scenario {run.path / 'spec.toml'} --plot FILE"
+        )
+        raise RunError(msg)
+    if about.get("remote"):
+        raise RunError(f"{run.path}: {UNKNOWN}")
+    kept = evenly_spaced(len(about["shown"]), rounds)
+    counts = np.zeros((len(about["held"]), len(kept), len(about["classes"])), dtype=np.int64)
+    for client, cells in enumerate(about["held"]):
+        for column, place in enumerate(kept):
+            for kind, samples in cells[place][1] if cells[place] else ():
+                counts[client, column, kind] = samples
+    word = "client" if about["returning"] else "new client"
+    names = about.get("client_names") or [f"{word} {i}" for i in range(len(counts))]
+    shown = tuple(about["shown"][place] for place in kept)
+    return Grid(shown, tuple(names[: len(counts)]), counts), about["classes"]

@@ -1,0 +1,216 @@
+"""A scenario as a figure: who holds how many samples of which class, round after round.
+
+This is the paper's figure "time evolving figure": clients x rounds x classes as circles.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chronofed.core.errors import SpecError
+from chronofed.reports.figures import canvas
+from chronofed.reports.figures.canvas import COLOURS, FAINT, INK
+from chronofed.scenarios.base import Indices, Scenario
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_PURPOSE = "drawing a scenario"
+UNKNOWN = "nothing to draw: the clients are elsewhere, and what they hold is not known here"
+# Inches for a round.
+_COLUMN = 0.42
+# Points in an inch.
+_POINTS = 72
+# Pixels that matplotlib can draw side by side.
+_LIMIT = 2**16
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The number of samples of each class that each client held in each of the rounds shown.
+
+    Attributes:
+        rounds: The rounds shown.
+        names: The names of the clients.
+        counts: Numbers of samples ``(clients, rounds, classes)``.
+    """
+
+    rounds: tuple[int, ...]
+    names: tuple[str, ...]
+    counts: NDArray[np.int64]
+
+    @property
+    def kinds(self) -> int:
+        """Number of classes."""
+        return int(self.counts.shape[2])
+
+    @property
+    def line(self) -> float:
+        """Inches for a class: a client takes about 1.7, more if it has many classes."""
+        return min(0.34, max(1.7 / self.kinds, 0.05))
+
+    @property
+    def pitch(self) -> float:
+        """Lines from one client to the next; about a quarter of an inch stays empty."""
+        return self.kinds + max(1.0, 0.24 / self.line)
+
+    def area(self, held: Indices) -> NDArray[np.float64]:
+        """Return areas of circles in square points, proportional to their samples."""
+        widest = _POINTS * min(0.8 * _COLUMN, 4 * self.line)
+        return np.asarray(widest**2 * held / max(1, self.counts.max()), dtype=np.float64)
+
+
+def draw_scenario(
+    scenario: Scenario,
+    dataset_labels: Indices,
+    classes: Sequence[str],
+    path: str | os.PathLike[str],
+    rounds: int | Sequence[int] = 20,
+    clients: Sequence[int] | None = None,
+) -> Path:
+    """Draw clients x rounds x classes as circles whose area is the number of samples.
+
+    Args:
+        scenario: Who takes part, and with which samples.
+        dataset_labels: Class of every training sample.
+        classes: Names of the classes.
+        path: The file to write; the ending chooses PNG, SVG or PDF.
+        rounds: Rounds to show; a number means the first so many, or all if there are fewer.
+        clients: Clients to show, ``None`` for all. Where clients never come back, a row is not one
+            client but the first, second, ... of each round.
+    """
+    canvas.check(path, _PURPOSE)
+    if isinstance(rounds, int):
+        rounds = range(rounds if scenario.rounds is None else min(rounds, scenario.rounds))
+    grid = tabulate(scenario, dataset_labels, len(classes), rounds, clients)
+    return draw_grid(grid, classes, path)
+
+
+def draw_grid(grid: Grid, classes: Sequence[str], path: str | os.PathLike[str]) -> Path:
+    """Draw a scenario from its numbers."""
+    return canvas.save(_figure(grid, classes), path)
+
+
+def tabulate(
+    scenario: Scenario,
+    labels: Indices,
+    classes: int,
+    rounds: Sequence[int],
+    clients: Sequence[int] | None = None,
+) -> Grid:
+    """Count the samples behind the figure; arguments as for :func:`draw_scenario`."""
+    if scenario.remote:
+        raise SpecError(UNKNOWN)
+    samples = [_samples_by_client(scenario, round_) for round_ in rounds]
+    everyone = scenario.clients if scenario.persistent else max(map(len, samples), default=0)
+    rows = tuple(range(everyone) if clients is None else clients)
+    if not (rows and samples):
+        msg = f"nothing to draw: {len(rows)} clients in {len(samples)} rounds; choose some"
+        raise SpecError(msg)
+    counts = np.zeros((len(rows), len(samples), classes), dtype=np.int64)
+    for row, column in np.ndindex(len(rows), len(samples)):
+        held = samples[column].get(rows[row], np.zeros(0, dtype=np.int64))
+        counts[row, column] = np.bincount(labels[held], minlength=classes)
+    word = "client" if scenario.persistent else "new client"
+    return Grid(tuple(rounds), tuple(f"{word} {i}" for i in rows), counts)
+
+
+def _samples_by_client(scenario: Scenario, round_: int) -> dict[int, Indices]:
+    """Return the samples of each client, or of the first, second, ... where none comes back."""
+    visits = scenario.at(round_).visits
+    names = visits if scenario.persistent else range(len(visits))
+    return {name: visit.indices for name, visit in zip(names, visits.values(), strict=True)}
+
+
+def _figure(grid: Grid, classes: Sequence[str]) -> "Figure":
+    """Draw the figure; refuse one that is too large."""
+    clients, rounds, _ = grid.counts.shape
+    size = (max(4.6, 2.2 + rounds * _COLUMN), 1.1 + clients * grid.pitch * grid.line)
+    if max(size) * canvas.DPI >= _LIMIT:
+        msg = f"{clients} clients x {rounds} rounds are too many for one picture: choose fewer"
+        raise SpecError(msg)
+    drawn = canvas.new_figure(size, _PURPOSE)
+    axes = drawn.add_subplot()
+    axes.set_xlim(-0.7, rounds - 0.3)
+    axes.set_ylim(clients * grid.pitch - 1, -1)
+    for row in range(clients):
+        _draw_client(axes, grid, row)
+    _draw_axes(axes, grid, classes)
+    _draw_key(drawn, grid)
+    return drawn
+
+
+def _draw_client(axes: "Axes", grid: Grid, row: int) -> None:
+    """Draw one client's band: a tinted cell for every round in which it takes part, and its circles."""
+    kinds = grid.kinds
+    colour = COLOURS[row % len(COLOURS)]
+    top = row * grid.pitch
+    here = np.flatnonzero(grid.counts[row].any(axis=1))
+    axes.bar(here, kinds + 0.3, bottom=top - 0.65, width=0.94, color=colour, alpha=0.09, zorder=1)
+    column, kind = np.nonzero(grid.counts[row])
+    held = grid.counts[row, column, kind]
+    # Small circles lie on top of large ones.
+    first = np.argsort(-held, kind="stable")
+    axes.scatter(
+        column[first],
+        (top + kind)[first],
+        s=grid.area(held[first]),
+        color=colour,
+        edgecolors="white",
+        linewidths=0.6,
+        zorder=2,
+    )
+    middle = top + (kinds - 1) / 2
+    axes.text(
+        len(grid.rounds) - 0.2, middle, grid.names[row], color=colour, weight="bold", va="center"
+    )
+
+
+def _draw_axes(axes: "Axes", grid: Grid, classes: Sequence[str]) -> None:
+    """Label rounds below and classes on the left, as many as there is room for."""
+    clients, rounds, kinds = grid.counts.shape
+    shown = range(0, rounds, math.ceil(rounds / 30))
+    axes.set_xticks(shown, [str(grid.rounds[i]) for i in shown], fontsize=8, color=INK)
+    axes.set_xlabel("round", color=INK)
+    named = range(0, kinds, math.ceil(7 / (grid.line * _POINTS)))
+    places = [row * grid.pitch + kind for row in range(clients) for kind in named]
+    names = [classes[kind] for kind in named] * clients
+    # A "$" in a name is a "$".
+    axes.set_yticks(places, names, fontsize=6.5, color=INK, parse_math=False)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
+def _draw_key(drawn: "Figure", grid: Grid) -> None:
+    """Draw the legend of the areas."""
+    largest = int(grid.counts.max())
+    sizes = sorted({n for n in (_rounded(largest / 16), _rounded(largest / 4), largest) if n})
+    areas = grid.area(np.array(sizes))
+    circles = [drawn.axes[0].scatter([], [], s=area, color=FAINT, linewidths=0) for area in areas]
+    drawn.legend(
+        circles,
+        [f"{n} sample{'s' * (n > 1)}" for n in sizes],
+        loc="outside upper right",
+        ncols=len(sizes),
+        fontsize=8,
+        labelcolor=INK,
+        frameon=False,
+        handlelength=3.4,
+        handleheight=2.4,
+        scatteryoffsets=[0.14],
+        borderpad=0.8,
+        handletextpad=0.3,
+        borderaxespad=0.2,
+    )
+
+
+def _rounded(number: float) -> int:
+    """Round to one significant digit; 0 stays 0."""
+    return math.ceil(float(f"{number:.0e}"))

@@ -1,0 +1,292 @@
+"""The data that a page shows of some runs, as plain data: the report embeds it, the live page fetches it.
+
+Every section of a page has a builder in :data:`SECTIONS` and a part of the same name in ``web/sections.js``.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from chronofed.reports.downsample import Numbers, downsample, evenly_spaced
+from chronofed.reports.period_history import PeriodHistory
+from chronofed.reports.runs import Group, RunView, differences, flatten, measures_of, method_of
+from chronofed.training.measure import MeasureDisplay, placed
+from chronofed.training.measures import columns
+
+# Points of all curves together: half a megabyte at most.
+POINTS = 24_000
+# Points of one curve: more than a screen can show.
+MOST_POINTS = 600
+# Cells and rows of all period tables together.
+CELLS = 80_000
+PAIRS = 9_000
+COLUMNS_OF_WEIGHTS = 60
+# Bytes of all scenarios together.
+SCENARIO_BYTES = 130_000
+
+
+@dataclass(frozen=True)
+class Page:
+    """The experiments of a page, and what several sections need of them.
+
+    Attributes:
+        groups: The experiments.
+    """
+
+    groups: Sequence[Group]
+
+    @property
+    def runs(self) -> list[tuple[int, RunView]]:
+        """All runs, each with the number of its experiment."""
+        return [(number, run) for number, group in enumerate(self.groups) for run in group.runs]
+
+    @property
+    def first_runs(self) -> list[tuple[int, RunView]]:
+        """The first run of every experiment."""
+        return [(number, group.runs[0]) for number, group in enumerate(self.groups) if group.runs]
+
+    @cached_property
+    def measures(self) -> tuple[MeasureDisplay, ...]:
+        """All measures that the runs may have."""
+        return measures_of(self.groups)
+
+    @cached_property
+    def scenarios(self) -> list[dict[str, Any]]:
+        """The different scenarios, each with its runs."""
+        known: dict[str, dict[str, Any]] = {}
+        for number, run in self.runs:
+            about = run.directory.scenario()
+            if about:
+                entry = known.setdefault(str(about), {**about, "of": [], "labels": []})
+                entry["of"].append(_run_id(number, run))
+                entry["labels"].append(run.label)
+        return list(known.values())
+
+
+def build_payload(found: Sequence[Group], title: str) -> dict[str, Any]:
+    """Build everything that a page shows of some experiments."""
+    page = Page(found)
+    payload = {"title": title, "subtitle": _subtitle(found)}
+    for build in SECTIONS.values():
+        payload |= build(page)
+    return payload
+
+
+def _subtitle(found: Sequence[Group]) -> str:
+    runs = [run for group in found for run in group.runs]
+    data = sorted({_data_name(run.spec) for run in runs})
+    counts = f"{_counted(len(found), 'experiment')}, {_counted(len(runs), 'run')}"
+    return f"{counts} on {', '.join(data)}" if data else counts
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _data_name(spec: dict[str, Any]) -> str:
+    data = spec.get("data", {})
+    name = data.get("name") or str(data.get("path", "data")).rsplit("/", 1)[-1]
+    return str(name)
+
+
+def _summary(page: Page) -> dict[str, Any]:
+    """The table of experiments."""
+    shown = columns(page.measures)
+    keys = ("key", "heading", "digits", "better")
+    return {
+        "columns": [{key: getattr(column, key) for key in keys} for column in shown],
+        "groups": [_row(group, page.measures) for group in page.groups],
+    }
+
+
+def _row(group: Group, measures: Sequence[MeasureDisplay]) -> dict[str, Any]:
+    rounds = [int(run.summary.get("rounds", 0)) for run in group.runs]
+    cells = {}
+    for column in columns(measures):
+        pair = group.mean_and_deviation(column.key)
+        if pair is not None:
+            cells[column.key] = [_short(column.scale * value) for value in pair]
+    return {
+        "name": group.name,
+        "method": method_of(group.runs[0].spec),
+        "runs": [
+            {
+                "seed": run.spec.get("seed", 0),
+                "state": run.state,
+                "round": done,
+                "path": run.path.name,
+                "failure": run.directory.failure(),
+            }
+            for run, done in zip(group.runs, rounds, strict=True)
+        ],
+        "rounds": max(rounds),
+        "cells": cells,
+    }
+
+
+def _curves(page: Page) -> dict[str, Any]:
+    """Curves by measure: rounds, means and deviations of every experiment, downsampled for a screen."""
+    recorded = {key for _, run in page.runs for key in _keys(run)}
+    shown = [measure for measure in placed("curves", page.measures) if measure.key in recorded]
+    most = min(MOST_POINTS, max(40, POINTS // max(1, len(shown) * len(page.groups))))
+    curves = [
+        {
+            "key": measure.key,
+            "title": measure.title,
+            "unit": measure.symbol,
+            "curves": [_curve(group, measure.key, measure.scale, most) for group in page.groups],
+        }
+        for measure in shown
+    ]
+    return {"measures": curves}
+
+
+def _keys(run: RunView) -> set[str]:
+    """Collect the measures of a run; the first line may lack some."""
+    return {key for line in (*run.history[:1], *run.history[-1:]) for key in line}
+
+
+def _curve(group: Group, key: str, scale: float, most: int) -> dict[str, Any]:
+    rounds, means, deviations = group.bands(key)
+    kept = downsample(means, most)
+    curve = {"x": rounds[kept].astype(int).tolist(), "y": _numbers(scale * means[kept])}
+    if len(group.runs) > 1:
+        curve["d"] = _numbers(scale * deviations[kept])
+    return curve
+
+
+def _numbers(values: Numbers) -> list[float | None]:
+    return [_short(value) for value in values]
+
+
+def _short(value: float) -> float | None:
+    """Round to five digits, enough for the eye; what is not finite cannot be drawn, or written as JSON."""
+    return float(f"{value:.5g}") if np.isfinite(value) else None
+
+
+def _forgetting(page: Page) -> dict[str, Any]:
+    """Accuracy by client and data set, and the number of runs for which there was no room.
+
+    Where there is too much for a page, only the first run of every experiment is shown, or the first few.
+    """
+    found = [(number, run, run.periods()) for number, run in page.runs]
+    found = [entry for entry in found if entry[2].pairs]
+    total = len(found)
+    if sum(len(history.pairs) for _, _, history in found) > PAIRS:
+        first = {id(run) for _, run in page.first_runs}
+        found = [entry for entry in found if id(entry[1]) in first]
+    while len(found) > 1 and sum(len(history.pairs) for _, _, history in found) > PAIRS:
+        found.pop()
+    pairs = sum(len(history.pairs) for _, _, history in found)
+    most = max(2, min(200, CELLS // max(1, pairs)))
+    tables = [_periods(page, number, run, history, most) for number, run, history in found]
+    return {"periods": tables, "periods_left_out": total - len(tables)}
+
+
+def _periods(
+    page: Page, number: int, run: RunView, history: PeriodHistory, most: int
+) -> dict[str, Any]:
+    """The accuracies of one run at ``most`` evaluations, as bytes."""
+    rounds, now, best = history.downsample(most)
+    met = [k for k, about in enumerate(page.scenarios) if _run_id(number, run) in about["of"]]
+    about = page.scenarios[met[-1]] if met else {}
+    names = ("classes", "client_names", "period_names")
+    return {
+        "group": number,
+        "label": run.label,
+        "scenario": met[-1] if met else None,
+        "names": {key: about[key] for key in names if key in about},
+        "rounds": rounds,
+        "pairs": [number for pair in history.pairs for number in pair],
+        "held": [_class_shares(history.held.get(pair, [])) for pair in history.pairs],
+        "accuracy": base64.b64encode(now.tobytes()).decode(),
+        "best": base64.b64encode(best.tobytes()).decode(),
+    }
+
+
+def _class_shares(held: list[list[float]]) -> list[int]:
+    """Classes and their shares in per cent, one after the other."""
+    return [number for kind, share in held for number in (int(kind), round(100 * share))]
+
+
+def _weights(page: Page) -> dict[str, Any]:
+    """Round weights over time of the first run of every experiment, newest past first."""
+    records = [(number, run, run.record("round_weights")) for number, run in page.first_runs]
+    return {"weights": [_weights_of(*entry) for entry in records if entry[2]]}
+
+
+def _weights_of(number: int, run: RunView, lines: list[dict[str, Any]]) -> dict[str, Any]:
+    chosen = [lines[k] for k in evenly_spaced(len(lines), COLUMNS_OF_WEIGHTS)]
+    return {
+        "group": number,
+        "label": run.label,
+        "rounds": [line["round"] for line in chosen],
+        "present": [_short(line["present"]) for line in chosen],
+        "past": [[_short(p) for p in line["past"]] for line in chosen],
+        "older": [_short(line["older"]) for line in chosen],
+    }
+
+
+def _run_id(number: int, run: RunView) -> str:
+    return f"{number}:{run.spec.get('seed', 0)}"
+
+
+def _scenario(page: Page) -> dict[str, Any]:
+    """The first scenarios, as many as a page has room for."""
+    sizes = np.cumsum([len(json.dumps(about)) for about in page.scenarios])
+    most = max(1, int(np.searchsorted(sizes, SCENARIO_BYTES)))
+    return {"scenarios": page.scenarios[:most], "scenarios_in_all": len(page.scenarios)}
+
+
+def _settings(page: Page) -> dict[str, Any]:
+    """The settings that differ, and all of them."""
+    found = differences(page.groups)
+    settings = [flatten(group.runs[0].spec) for group in page.groups]
+    return {
+        "differences": {key: [_text(value) for value in values] for key, values in found.items()},
+        "settings": [_texts(every) for every in settings],
+    }
+
+
+def _texts(values: dict[str, Any]) -> dict[str, str]:
+    return {key: _text(value) for key, value in values.items()}
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return ", ".join(_text(item) for item in value)
+    return str(value)
+
+
+def _environment(page: Page) -> dict[str, Any]:
+    """The different machines and versions, each with its runs."""
+    known: dict[str, dict[str, Any]] = {}
+    for _, run in page.runs:
+        about = flatten(run.directory.environment())
+        command = about.pop("command", None)
+        entry = known.setdefault(str(about), {"about": _texts(about), "of": [], "commands": []})
+        entry["of"].append(run.label)
+        if command and " ".join(map(str, command)) not in entry["commands"]:
+            entry["commands"].append(" ".join(map(str, command)))
+    return {"environments": list(known.values())}
+
+
+SECTIONS: dict[str, Callable[[Page], dict[str, Any]]] = {
+    "summary": _summary,
+    "curves": _curves,
+    "forgetting": _forgetting,
+    "weights": _weights,
+    "scenario": _scenario,
+    "settings": _settings,
+    "environment": _environment,
+}
+"""Builders of the sections, each with the keys of the payload that its part of the page reads."""

@@ -1,0 +1,1 @@
+"""Tables and small curves in the terminal."""

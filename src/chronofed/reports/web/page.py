@@ -1,0 +1,133 @@
+"""Pages: a report to send to a colleague (one file, no network), and the assets of the live page."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cache
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from chronofed.core.atomic import write_atomic
+from chronofed.reports.figures.canvas import COLOURS
+from chronofed.reports.payload import build_payload
+from chronofed.reports.runs import Group, measures_of
+from chronofed.reports.terminal.comparison import cell
+from chronofed.training.measures import columns
+
+DARK = ("#6aa7e8", "#f0905a", "#56c096", "#e07cbb", "#c9a94a", "#a394f0", "#ee7a86", "#58c0d4")
+PARTS = ("uplot.js", "base.js", "curves.js", "heatmap.js", "forgetting.js", "sections.js")
+PAGE = Template("""\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="$policy">
+<title>$title</title>
+<style>
+$style
+</style>
+</head>
+<body>
+<a class="skip" href="#main">Skip to the content</a>
+<header>
+<div class="top"><div><h1>$title</h1><p class="soft">$subtitle</p></div><div class="tools"></div></div>
+</header>
+<main id="main">
+<noscript>$table</noscript>
+</main>
+<footer>Made by chronofed. Curves are drawn by uPlot (MIT licence).</footer>
+<div id="spoken" class="unseen" aria-live="polite"></div>
+<script id="content" type="application/json">$content</script>
+<script>$script</script>
+</body>
+</html>
+""")
+
+
+def write_report(groups: Sequence[Group], path: Path, title: str) -> None:
+    """Write the report of some experiments."""
+    write_atomic(path, render(groups, title).encode())
+
+
+def render(groups: Sequence[Group], title: str) -> str:
+    """Render the report as HTML; names that users chose stay text."""
+    content = build_payload(groups, title)
+    code = script("report.js")
+    return PAGE.substitute(
+        title=escape(title),
+        subtitle=escape(content["subtitle"]),
+        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src '{_digest(code)}'",
+        style=style(),
+        table=_table(groups),
+        content=embedded(content),
+        script=code,
+    )
+
+
+def embedded(content: object) -> str:
+    """Encode JSON for use inside a page: no character in it can end the element or begin another."""
+    text = json.dumps(content, ensure_ascii=True, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def script(last: str) -> str:
+    """Join all code of a page; the file that starts it comes last."""
+    return "\n".join(asset(name) for name in (*PARTS, last))
+
+
+def style() -> str:
+    """Build the style sheet; curves have the colours of the figures."""
+    light, dark = (
+        " ".join(f"--c{k}: {colour};" for k, colour in enumerate(colours))
+        for colours in (COLOURS, DARK)
+    )
+    ramps = "".join(
+        f".ramp-{name} {{ background: linear-gradient(to right, {_stops(name)}); }} "
+        f':root[data-theme="dark"] .ramp-{name} {{ background: linear-gradient(to right, '
+        f"{_stops(name, dark=True)}); }} @media (prefers-color-scheme: dark) {{ "
+        f":root:not([data-theme]) .ramp-{name} {{ background: linear-gradient(to right, "
+        f"{_stops(name, dark=True)}); }} }}\n"
+        for name in ("more", "less")
+    )
+    return (
+        f"{asset('uplot.css')}\n{asset('page.css')}\n:root {{ {light} }}\n"
+        f':root[data-theme="dark"] {{ {dark} }}\n'
+        f"@media (prefers-color-scheme: dark) {{ :root:not([data-theme]) {{ {dark} }} }}\n{ramps}"
+    )
+
+
+def _stops(name: str, dark: bool = False) -> str:
+    """Read the colours of a scale from the style sheet."""
+    found = [part.split(";")[0].split() for part in asset("page.css").split(f"--ramp-{name}:")[1:]]
+    return ", ".join(found[1 if dark else 0])
+
+
+@cache
+def asset(name: str) -> str:
+    """Read a file of this package."""
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _digest(code: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+
+
+def _table(groups: Sequence[Group]) -> str:
+    """Render the summary for viewers that run no script."""
+    shown = columns(measures_of(groups))
+    headings = ("experiment", "runs", *(column.heading for column in shown))
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    rows = [
+        f"<tr><th>{escape(group.name)}</th><td>{len(group.runs)}</td>"
+        + "".join(f"<td>{cell(group, column)}</td>" for column in shown)
+        + "</tr>"
+        for group in groups
+    ]
+    return (
+        "<section><h2>Summary</h2><p>Curves and maps need scripts, which this viewer does not run.</p>"
+        f'<div class="scroll"><table><tr>{head}</tr>{"".join(rows)}</table></div></section>'
+    )

@@ -1,0 +1,112 @@
+"""Loading a specification: the TOML file, the overrides of a command line, and the place of its data."""
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from chronofed.core.errors import SpecError
+from chronofed.core.spec_io import from_table
+from chronofed.data import registry
+from chronofed.data.client_source.rows import SourceRows
+from chronofed.data.table import Table
+from chronofed.runs.spec import Experiment
+
+
+def load(path: Path, overrides: Sequence[str] = (), data: Path | None = None) -> Experiment:
+    """Load a specification file and find its data.
+
+    Args:
+        path: A TOML file.
+        overrides: Changes such as ``train.lr=0.1``.
+        data: Folder of data files.
+
+    Returns:
+        The experiment, with the path of a table made absolute.
+
+    Raises:
+        SpecError: If anything is wrong; the message names the place.
+    """
+    experiment = load_settings(path, overrides)
+    try:
+        return locate_data(experiment, path.parent, data)
+    except SpecError as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+def load_settings(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Load a specification file whose data may be on another machine."""
+    table = _read(path)
+    for override in overrides:
+        _apply(table, override)
+    try:
+        return from_table(table, Experiment)
+    except SpecError as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        msg = f"{path}: {(error.strerror or str(error)).lower()}"
+        raise SpecError(msg) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        msg = f"{path}: not valid TOML: {error}"
+        raise SpecError(msg) from error
+
+
+def _apply(table: dict[str, Any], override: str) -> None:
+    """Apply ``a.b=value`` to a table; a value that is not TOML is a string."""
+    place, equals, value = override.partition("=")
+    *path, key = place.strip().split(".")
+    if not equals or not key:
+        msg = f"-s {override}: expected KEY=VALUE, such as -s train.lr=0.05"
+        raise SpecError(msg)
+    for part in path:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            msg = f"-s {override}: {part} is not a table"
+            raise SpecError(msg)
+    table[key] = _toml_value(value.strip())
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def locate_data(experiment: Experiment, beside: Path, data: Path | None) -> Experiment:
+    """Make the path of a data file absolute.
+
+    Args:
+        experiment: The experiment.
+        beside: Folder of the specification, searched first.
+        data: Folder of data files, searched next.
+
+    Raises:
+        SpecError: If the file is in none of the folders.
+    """
+    folders = (beside, *registry.folders(data))
+    settings = experiment.data
+    if isinstance(settings, Table):
+        path = _found("data.path", settings.path, folders)
+        settings = msgspec.structs.replace(settings, path=path)
+    elif isinstance(settings, SourceRows):
+        path = _found("data.source.path", settings.source.path, folders)
+        source = msgspec.structs.replace(settings.source, path=path)
+        settings = msgspec.structs.replace(settings, source=source)
+    return msgspec.structs.replace(experiment, data=settings)
+
+
+def _found(where: str, name: str, folders: Sequence[Path]) -> str:
+    given = Path(name).expanduser()
+    for folder in folders:
+        if (folder / given).exists():
+            return str((folder / given).resolve())
+    searched = ", ".join(map(str, folders))
+    raise SpecError(f"{where}: no file {given} in {searched}; give its folder with --data")

@@ -1,0 +1,67 @@
+"""Recording a run: evaluations, seconds and checkpoints."""
+
+import time
+from dataclasses import dataclass
+
+from chronofed.core.timing import PhaseTimer
+from chronofed.runs.built import BuiltRun
+from chronofed.runs.checkpoint_writer import CheckpointWriter
+from chronofed.runs.directory import RunDirectory
+from chronofed.runs.tracking import Guarded
+from chronofed.training.evaluation import Evaluator
+from chronofed.training.loop import Snapshot
+from chronofed.training.summary import Measures
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Evaluates, records and saves a run, round by round.
+
+    Attributes:
+        directory: The run's directory.
+        built: The experiment.
+        evaluator: Evaluates a snapshot.
+        tracker: Receives every evaluation.
+        timer: Measures the time of each phase.
+        writer: Writes checkpoints.
+        wait_for_writes: Whether to wait until a checkpoint is on disk.
+    """
+
+    directory: RunDirectory
+    built: BuiltRun
+    evaluator: Evaluator
+    tracker: Guarded
+    timer: PhaseTimer
+    writer: CheckpointWriter
+    wait_for_writes: bool
+    _since: float = 0.0
+
+    def start_clock(self) -> None:
+        """Start to measure the time until the first evaluation."""
+        self._since = time.perf_counter()
+
+    def record(self, snapshot: Snapshot) -> Measures | None:
+        """Do what is due after a round; return the evaluation, if there was one."""
+        settings, rounds = self.built.experiment, self.built.rounds
+        measures = None
+        if settings.evaluate.due(snapshot.round, rounds):
+            measures = self._evaluate(snapshot)
+        if snapshot.round % settings.checkpoint.every == 0 or snapshot.round == rounds:
+            self._save(snapshot, settings.checkpoint.keep)
+        return measures
+
+    def _evaluate(self, snapshot: Snapshot) -> Measures:
+        with self.timer("evaluate"):
+            found = self.evaluator(snapshot)
+        now = time.perf_counter()
+        seconds = {"total": now - self._since, **self.timer.drain()}
+        self.directory.append(found.measures, seconds, found.records)
+        self.tracker.log(snapshot.round, found.measures)
+        self._since = now
+        return found.measures
+
+    def _save(self, snapshot: Snapshot, keep: int) -> None:
+        with self.timer("write"):
+            self.writer.save(snapshot, keep)
+            if self.wait_for_writes:
+                self.writer.wait()

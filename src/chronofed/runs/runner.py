@@ -1,0 +1,284 @@
+"""Running an experiment in a run directory, from the start or from its latest checkpoint."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+from chronofed.clients.cache import StateCache
+from chronofed.core.errors import ChronofedError, RunError, StorageError
+from chronofed.core.spec_io import to_table
+from chronofed.core.timing import PhaseTimer
+from chronofed.engines.base import ManagedEngine
+from chronofed.models.classification import Classification
+from chronofed.runs.built import BuiltRun, build
+from chronofed.runs.checkpoint import load_latest
+from chronofed.runs.checkpoint_writer import CheckpointWriter
+from chronofed.runs.directory import RunDirectory, remove_leftovers
+from chronofed.runs.environment import environment
+from chronofed.runs.load_spec import load
+from chronofed.runs.recorder import Recorder
+from chronofed.runs.spec import Experiment, on_engine
+from chronofed.runs.tracking import Guarded, TrackedRun, find_tracker
+from chronofed.training.evaluation import Evaluator
+from chronofed.training.loop import Snapshot
+from chronofed.training.loop import run as run_rounds
+from chronofed.training.scenario_summary import describe
+from chronofed.training.summary import Measures, summarise
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Progress of a run, reported after every round.
+
+    Attributes:
+        round: Rounds done.
+        rounds: Rounds in all.
+        measures: The evaluation of this round, if there was one.
+    """
+
+    round: int
+    rounds: int
+    measures: Measures | None
+
+
+OnRound: TypeAlias = Callable[[Progress], None]
+EngineFactory: TypeAlias = Callable[[Classification, PhaseTimer], ManagedEngine]
+"""Makes an engine whose clients keep their own state, such as one on other machines."""
+
+
+def _ignore(progress: Progress) -> None:
+    pass
+
+
+def run(
+    experiment: Experiment,
+    path: Path,
+    data: Path | None = None,
+    *,
+    workers: int | None = None,
+    on_round: OnRound = _ignore,
+) -> dict[str, Any]:
+    """Run an experiment in a directory; if the directory holds a run already, resume that.
+
+    Args:
+        experiment: The settings of a new run.
+        path: The run's directory.
+        data: Folder of data files.
+        workers: Clients to train in parallel this time; ``spec.toml`` keeps the experiment's own number.
+        on_round: Called after every round.
+
+    Returns:
+        The run's summary.
+    """
+    directory = RunDirectory(path)
+    if directory.exists:
+        settings = on_engine(load(directory.spec_path, data=data), None, workers)
+        return resume(directory, data, experiment=settings, on_round=on_round)
+    built = build(experiment, data)
+    directory = create(built, path)
+    now = replace(built, experiment=on_engine(built.experiment, None, workers))
+    return proceed(directory, now, on_round=on_round)
+
+
+def create(built: BuiltRun, path: Path, *, remote: bool = False) -> RunDirectory:
+    """Make the directory of a new run; write nothing if the experiment cannot run.
+
+    Args:
+        built: The experiment.
+        path: The new directory.
+        remote: Whether :func:`proceed` will be given an engine whose clients are on other machines.
+
+    Raises:
+        IncompatibleError: If clients are remote and the engine is not.
+        RunError: If the directory holds a run already.
+    """
+    if not remote:
+        built.scenario.check_here()
+    if built.experiment.track:
+        find_tracker(built.experiment.track)
+    return RunDirectory.create(path, built.experiment.resolved(), environment())
+
+
+def resume(
+    directory: RunDirectory,
+    data: Path | None = None,
+    *,
+    experiment: Experiment | None = None,
+    on_round: OnRound = _ignore,
+    engine_factory: EngineFactory | None = None,
+) -> dict[str, Any]:
+    """Build the experiment of a run directory and continue the run until it is finished.
+
+    Args:
+        directory: The run.
+        data: Folder of data files.
+        experiment: The directory's experiment, if the caller has loaded it, perhaps with another engine; by
+            default loaded from ``spec.toml``, which stays as it is in any case.
+        on_round: Called after every round.
+        engine_factory: Makes the engine, if it is not one that a specification can name.
+
+    Returns:
+        The run's summary; a finished run is left alone.
+
+    Raises:
+        RunError: If another process is running it, or its clients are on other machines.
+        StorageError: If something cannot be written; the run can be resumed later.
+    """
+    settings = experiment or load(directory.spec_path, data=data)
+    return _finish(directory, lambda: build(settings, data), on_round, engine_factory)
+
+
+def proceed(
+    directory: RunDirectory,
+    built: BuiltRun,
+    *,
+    on_round: OnRound = _ignore,
+    engine_factory: EngineFactory | None = None,
+) -> dict[str, Any]:
+    """Continue a run whose experiment is built already; otherwise as :func:`resume`."""
+    return _finish(directory, lambda: built, on_round, engine_factory)
+
+
+def _finish(
+    directory: RunDirectory,
+    build_once: Callable[[], BuiltRun],
+    on_round: OnRound,
+    engine_factory: EngineFactory | None,
+) -> dict[str, Any]:
+    """Lock the directory, train unless the run is finished, and record a failure."""
+    with directory.lock():
+        summary = directory.summary()
+        if summary is not None:
+            return summary
+        if directory.remote != (engine_factory is not None) and directory.has_checkpoint:
+            raise RunError(_wrong_machine(directory))
+        remove_leftovers(directory.path)
+        directory.clear_failure()
+        try:
+            return _train(directory, build_once(), on_round, engine_factory)
+        except StorageError as error:
+            msg = f"{error}, then continue with: chronofed resume {directory.path}"
+            raise StorageError(msg) from error
+        except ChronofedError as error:
+            directory.fail(str(error))
+            raise
+
+
+def _wrong_machine(directory: RunDirectory) -> str:
+    """Explain that client states are on the clients' machines or in the checkpoint, and cannot move."""
+    if directory.remote:
+        return (
+            f"{directory.path}: its clients, and their states, are on Flower; continue it "
+            "the way it was started: chronofed flower local ..., or flwr run ..."
+        )
+    return (
+        f"{directory.path}: was started on this machine, and holds the states of its clients; continue it "
+        f"with: chronofed resume {directory.path}"
+    )
+
+
+def _train(
+    directory: RunDirectory,
+    built: BuiltRun,
+    on_round: OnRound,
+    engine_factory: EngineFactory | None,
+) -> dict[str, Any]:
+    """Train from the latest checkpoint to the last round, and write the summary."""
+    experiment, timer = built.experiment, PhaseTimer()
+    latest = _restore(directory)
+    done = latest.round if latest else 0
+    if not directory.scenario():
+        directory.describe_scenario(describe(built.scenario, built.task.data, built.rounds))
+    own = experiment.evaluate.own_measures()
+    directory.describe_measures([measure.display() for measure in own])
+    engine, workers = _make_engine(directory, built, timer, done, engine_factory)
+    tracker = Guarded(find_tracker(experiment.track) if experiment.track else None)
+    tracker.start(TrackedRun(directory.path, to_table(experiment), done, built.rounds))
+    with closing(engine), CheckpointWriter(directory) as writer:
+        evaluator = _evaluator(directory, built, cast("Classification", engine.task), workers)
+        # Remote clients must not be ahead of the checkpoint that the server can resume from.
+        wait_for_writes = engine_factory is not None
+        recorder = Recorder(directory, built, evaluator, tracker, timer, writer, wait_for_writes)
+        snapshots = _snapshots(built, engine, latest, timer)
+        # A loaded snapshot may hold a file open.
+        del latest
+        on_round(Progress(done, built.rounds, None))
+        recorder.start_clock()
+        for snapshot in snapshots:
+            on_round(Progress(snapshot.round, built.rounds, recorder.record(snapshot)))
+    summary = summarise(directory.history(), own) | _seconds(directory)
+    directory.finish(summary)
+    tracker.finish(summary)
+    return summary
+
+
+def _restore(directory: RunDirectory) -> Snapshot | None:
+    """Load the latest intact checkpoint and drop the records written after it."""
+    latest, complaints = load_latest(directory.checkpoints)
+    done = latest.round if latest else 0
+    for complaint in complaints:
+        logger.warning("%s; resuming from round %d", complaint, done)
+    directory.rewind(done)
+    return latest
+
+
+def _make_engine(
+    directory: RunDirectory,
+    built: BuiltRun,
+    timer: PhaseTimer,
+    done: int,
+    engine_factory: EngineFactory | None,
+) -> tuple[ManagedEngine, int]:
+    """Make the engine and record which; return it with the number of workers for evaluations."""
+    if engine_factory is not None:
+        engine, workers = engine_factory(built.task, timer), 1
+        about = {"engine": type(engine).__name__, "reason": "clients are on other machines"}
+    else:
+        choice = built.choose_engine()
+        states = StateCache(built.experiment.state_cache_bytes, directory.path)
+        engine, workers = choice.build(built.task, states, timer), choice.workers
+        about = asdict(choice)
+    directory.record_engine({"round": done, **about})
+    return engine, workers
+
+
+def _evaluator(
+    directory: RunDirectory, built: BuiltRun, task: Classification, workers: int
+) -> Evaluator:
+    settings = built.experiment
+    evaluator = Evaluator(
+        task, built.scenario, settings.method, settings.evaluate, settings.seed, workers=workers
+    )
+    evaluator.absorb(directory.record("period_accuracy"))
+    return evaluator
+
+
+def _snapshots(
+    built: BuiltRun, engine: ManagedEngine, start: Snapshot | None, timer: PhaseTimer
+) -> Iterator[Snapshot]:
+    settings = built.experiment
+    return run_rounds(
+        settings.method,
+        built.scenario,
+        engine.task,
+        rounds=built.rounds,
+        train=settings.train,
+        engine=engine,
+        seed=settings.seed,
+        start=start,
+        deletions=settings.deletions,
+        timer=timer,
+        checked=True,
+    )
+
+
+def _seconds(directory: RunDirectory) -> dict[str, float]:
+    return {
+        f"seconds_{phase}" if phase != "total" else "seconds": round(value, 3)
+        for phase, value in directory.seconds().items()
+    }

@@ -1,0 +1,128 @@
+"""The settings of an experiment: everything that decides its result."""
+
+import hashlib
+import json
+import sys
+from typing import Literal
+
+import msgspec
+
+from chronofed.clients.deletion import Deletion
+from chronofed.core import toml
+from chronofed.core.config import Config, Count, Natural, Positive
+from chronofed.core.errors import SpecError
+from chronofed.core.spec_io import to_table
+from chronofed.data.dataset import Dataset, DataSettings
+from chronofed.data.settings import Images
+from chronofed.engines.auto import AUTO, check_name
+from chronofed.methods.local import Train
+from chronofed.methods.method import Method
+from chronofed.models.augment import crop_and_flip
+from chronofed.models.classification import Classification
+from chronofed.models.zoo import Mlp, ModelSettings
+from chronofed.scenarios.settings import ScenarioSettings
+from chronofed.scenarios.subsets import Subsets
+from chronofed.training.evaluation import Evaluate
+
+FOREVER = sys.maxsize
+"""Number of rounds of a run without end."""
+
+
+class Checkpoint(Config):
+    """Settings of checkpoints.
+
+    Attributes:
+        every: Rounds between checkpoints.
+        keep: Number of latest checkpoints to keep; if the latest is damaged, the one before it is used.
+    """
+
+    every: Count = 10
+    keep: Count = 2
+
+
+class Experiment(Config):
+    """An experiment: data, model, scenario, method, and how long.
+
+    Attributes:
+        name: A name for people.
+        seed: Root of all randomness.
+        rounds: Number of rounds; by default as many as the scenario has. ``forever``: until it is stopped.
+        data: The data set.
+        model: The model.
+        scenario: Who takes part when, with which data.
+        method: How to learn.
+        train: How clients train.
+        evaluate: When and on what the model is evaluated.
+        checkpoint: How often the state is saved.
+        deletions: Data to be forgotten from some round on.
+        engine: Engine that trains the clients; results do not depend on it, but ``batched`` rounds differently.
+            ``auto``: the fastest for the model, the cohort and the machine. ``serial``: one client after
+            another. ``threads`` and ``processes``: several in parallel. ``batched``: all clients of a round as
+            one program, for linear models and MLPs. Or your own, as ``package.module:Class``
+            (:mod:`chronofed.engines.base`).
+        workers: Clients to train in parallel; by default as many as there are cores.
+        state_cache_mb: Megabytes of what clients keep that stay in memory; the rest waits on disk. By default
+            all stays in memory.
+        device: Where models are, as torch names it, such as ``cuda``.
+        track: Tracker that logs every evaluation: ``tensorboard``, or your own adapter as
+            ``package.module:factory`` (:mod:`chronofed.runs.tracking`).
+    """
+
+    name: str = "run"
+    seed: Natural = 0
+    rounds: Count | Literal["forever"] | None = None
+    data: DataSettings = Images()
+    model: ModelSettings = Mlp()
+    scenario: ScenarioSettings = Subsets()
+    method: Method = Method()
+    train: Train = Train()
+    evaluate: Evaluate = Evaluate()
+    checkpoint: Checkpoint = Checkpoint()
+    deletions: tuple[Deletion, ...] = ()
+    engine: str = AUTO
+    workers: Count | None = None
+    state_cache_mb: Positive | None = None
+    device: str = "cpu"
+    track: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_name(self.engine)
+
+    def task(self, dataset: Dataset) -> Classification:
+        """Make the task of learning from a data set: the experiment's, or a client's own."""
+        augment = getattr(self.data, "augment", "none")
+        change = crop_and_flip if augment == "crop-flip" else None
+        return Classification(dataset, self.model, change, self.device)
+
+    @property
+    def state_cache_bytes(self) -> int | None:
+        """Bytes of what clients keep that stay in memory."""
+        return None if self.state_cache_mb is None else int(self.state_cache_mb * 2**20)
+
+    def resolved(self) -> str:
+        """Return the whole specification as TOML, with all defaults."""
+        return toml.dumps(to_table(self))
+
+    def fingerprint(self) -> str:
+        """Hash everything that decides the result: not the name, the checkpoints or the engine."""
+        content = to_table(self)
+        for key in ("name", "checkpoint", "engine", "workers", "state_cache_mb", "device", "track"):
+            content.pop(key, None)
+        text = json.dumps(content, sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
+
+
+def on_engine(experiment: Experiment, engine: str | None, workers: int | None) -> Experiment:
+    """Replace the engine and the number of workers of an experiment, where they are given.
+
+    Raises:
+        SpecError: If the number of workers is below 1.
+    """
+    if workers is not None and workers < 1:
+        raise SpecError(f"--workers: expected a number >= 1, not {workers}")
+    return msgspec.structs.replace(
+        experiment,
+        engine=engine or experiment.engine,
+        workers=workers or experiment.workers,
+    )

@@ -1,0 +1,1 @@
+"""Studies: many runs, as tables, sweeps and benchmarks."""

@@ -1,1 +1,0 @@
-"""What is learned: data sets, models, and the objective that joins them."""

@@ -1,0 +1,212 @@
+"""The training loop: send orders, collect results, update the server."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from chronofed.clients.cache import replace_all, snapshot_of
+from chronofed.clients.deletion import Deletion, apply_deletions, without
+from chronofed.clients.messages import Order, Result, shares
+from chronofed.clients.state import ClientState
+from chronofed.core.errors import DivergedError
+from chronofed.core.seeds import torch_generator
+from chronofed.core.timing import PhaseTimer
+from chronofed.core.types import Record, Task, Vector
+from chronofed.engines.base import Engine, StatefulEngine, one_thread
+from chronofed.engines.serial import SerialEngine
+from chronofed.methods.backbones.base import Uploads, weighted_mean
+from chronofed.methods.local import Train
+from chronofed.methods.memories import MemoryItem, Moment
+from chronofed.methods.method import Method, check, check_buffers
+from chronofed.methods.surrogate import Surrogate
+from chronofed.scenarios.base import Plan, Scenario
+from chronofed.training.traffic import Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state after ``round`` rounds: everything that a checkpoint must hold.
+
+    Attributes:
+        round: Rounds done.
+        server: The backbone's server state.
+        buffers: The model's buffers.
+        client_states: The state of every client.
+        past: The items of the server's memory.
+        weighting_state: The state of round weights that learn.
+        traffic: Bytes sent so far.
+        engine: The state of an engine that has one.
+    """
+
+    round: int
+    server: Record
+    buffers: Vector
+    client_states: Mapping[int, ClientState] = field(default_factory=dict)
+    past: tuple[MemoryItem, ...] = ()
+    weighting_state: Record = field(default_factory=dict)
+    traffic: Traffic = Traffic()
+    engine: Record = field(default_factory=dict)
+
+    @property
+    def params(self) -> Vector:
+        """The global model."""
+        return self.server["params"]
+
+
+def run(  # noqa: PLR0913 - one place for all parts of a run
+    method: Method,
+    scenario: Scenario,
+    task: Task,
+    *,
+    rounds: int | None = None,
+    train: Train | None = None,
+    engine: Engine | None = None,
+    seed: int = 0,
+    start: Snapshot | None = None,
+    deletions: Sequence[Deletion] = (),
+    timer: PhaseTimer | None = None,
+    checked: bool = False,
+) -> Iterator[Snapshot]:
+    """Train, and yield the state after every round.
+
+    Args:
+        method: Backbone, memory and round weights.
+        scenario: Who takes part when, with which data.
+        task: The model and its data.
+        rounds: Last round; by default the scenario's own end, or never.
+        train: Local training of a client.
+        engine: Runs the clients; by default one after another in this process.
+        seed: Root of the run's randomness.
+        start: Snapshot to continue from; by default the task's initial model.
+        deletions: Data to forget from some round on.
+        timer: Measures the time of each phase.
+        checked: Skip the compatibility checks, because the caller has made them.
+
+    Returns:
+        One snapshot per round.
+
+    Raises:
+        IncompatibleError: If the scenario cannot serve the method.
+    """
+    if not checked:
+        check(method, scenario, rounds)
+    timer = timer or PhaseTimer()
+    engine = engine or SerialEngine(task, timer=timer)
+    if start is None:
+        params, buffers = task.initial(seed)
+        state = method.backbone.init_server(params, scenario.clients)
+        start = Snapshot(0, state, buffers, weighting_state=method.weights.init())
+    if not checked:
+        check_buffers(method, start.buffers)
+    replace_all(engine.client_states, start.client_states)
+    if isinstance(engine, StatefulEngine):
+        engine.load_state_dict(start.engine)
+    last = scenario.rounds if rounds is None else rounds
+    server = _Server(method, engine, train or Train(), seed, tuple(deletions), timer)
+    return server.rounds(scenario, start, last)
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """The server's side of a run: plan, orders, results, next state."""
+
+    method: Method
+    engine: Engine
+    train: Train
+    seed: int
+    deletions: tuple[Deletion, ...]
+    timer: PhaseTimer
+
+    def rounds(self, scenario: Scenario, now: Snapshot, last: int | None) -> Iterator[Snapshot]:
+        # From here on the engine holds the client states.
+        now = replace(now, client_states={})
+        now = self._forget(now, [d for d in self.deletions if d.round < now.round])
+        while last is None or now.round < last:
+            now = self._forget(now, [d for d in self.deletions if d.round == now.round])
+            plan = without(scenario.at(now.round), self.deletions)
+            with one_thread():
+                now = self._round(now, plan) if plan.visits else replace(now, round=now.round + 1)
+            known = self.engine.state_dict() if isinstance(self.engine, StatefulEngine) else {}
+            yield replace(now, client_states=snapshot_of(self.engine.client_states), engine=known)
+
+    def _round(self, now: Snapshot, plan: Plan) -> Snapshot:
+        with self.timer("memory"):
+            past = self._past(now)
+        now = replace(now, server=self.method.backbone.draw(now.server, self.seed, now.round))
+        orders = self._orders(now, plan, now.server, past)
+        traffic = now.traffic
+        if self.method.backbone.two_phase:
+            answers = _sorted(self.engine.prepare(self.method, orders, plan))
+            server = self.method.backbone.begin(now.server, self._uploads(answers))
+            traffic = traffic.after(orders, answers)
+            orders = self._orders(now, plan, server, past)
+            now = replace(now, server=server)
+        results = _sorted(self.engine.map(self.method, orders, plan))
+        with self.timer("aggregate"):
+            return replace(self._next(now, results), traffic=traffic.after(orders, results))
+
+    def _forget(self, now: Snapshot, due: Sequence[Deletion]) -> Snapshot:
+        """Apply the deletions that are due; at the start also older ones, added after the run had started."""
+        if not due:
+            return now
+        apply_deletions(self.engine.client_states, due)
+        gone = {client for deletion in due for client in deletion.clients}
+        return replace(now, past=tuple(k for k in now.past if k.client not in gone))
+
+    def _past(self, now: Snapshot) -> Surrogate | None:
+        """Recall the server's memory as a surrogate; ``None`` if the memory is not on the server."""
+        if self.method.memory.location != "server":
+            return None
+        weights = self.method.weights.resolve(now.weighting_state)
+        sizes = [item.size for item in now.past]
+        typical = round(sum(sizes) / len(sizes)) if sizes else 1
+        return self.method.memory.recall(now.past, weights, Moment(now.round, None, typical))
+
+    def _orders(
+        self, now: Snapshot, plan: Plan, server: Record, past: Surrogate | None
+    ) -> list[Order]:
+        weights = self.method.weights.resolve(now.weighting_state)
+        sent = self.method.backbone.broadcast(server)
+        return [
+            Order(now.round, i, sent, now.buffers, weights, past, self.train, self.seed)
+            for i in plan.visits
+        ]
+
+    def _uploads(self, results: list[Result]) -> Uploads:
+        weight = shares(results, self.method.average)
+        return [(weight[result.client], result.upload) for result in results]
+
+    def _next(self, now: Snapshot, results: list[Result]) -> Snapshot:
+        method = self.method
+        server = method.backbone.aggregate(now.server, self._uploads(results))
+        # The sum is finite only if every parameter is, and takes one pass.
+        if not math.isfinite(server["params"].sum(dtype=torch.float64)):
+            msg = f"round {now.round}: the model is no longer finite; try a smaller train.lr"
+            raise DivergedError(msg)
+        buffers = results[0].buffers
+        if buffers.numel():
+            weight = shares(results, method.average)
+            buffers = weighted_mean([(weight[r.client], {"b": r.buffers}) for r in results], "b")
+        new = [
+            MemoryItem(now.round, r.client, r.key, r.size, r.record) for r in results if r.record
+        ]
+        generator = torch_generator(self.seed, "retain", now.round)
+        past = method.memory.retain(now.past, new, generator) if new else now.past
+        learned = method.weights.update(
+            now.weighting_state, {r.client: r.probe for r in results if r.probe}
+        )
+        return replace(
+            now,
+            round=now.round + 1,
+            server=server,
+            buffers=buffers,
+            past=past,
+            weighting_state=learned,
+        )
+
+
+def _sorted(results: Iterable[Result]) -> list[Result]:
+    """Sort by client, so that sums do not depend on who answered first."""
+    return sorted(results, key=lambda result: result.client)

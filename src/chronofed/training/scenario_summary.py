@@ -1,0 +1,68 @@
+"""A scenario in a few numbers, for readers of a run who do not have its data."""
+
+from typing import Any
+
+import numpy as np
+
+from chronofed.data.dataset import Dataset
+from chronofed.scenarios.base import Indices, Scenario
+
+# Columns and rows that fit on a page.
+ROUNDS = 40
+CLIENTS = 24
+# Clients up to which their names are recorded.
+NAMES = 1000
+# A run of more rounds than this has no end.
+ENDLESS = 10**9
+# Classes listed for one client and round, the most frequent first.
+CLASSES = 12
+
+
+def describe(scenario: Scenario, data: Dataset, rounds: int) -> dict[str, Any]:
+    """Tabulate who holds how many samples of which class, in rounds spread evenly over the run.
+
+    Returns:
+        ``rounds`` of the run, ``clients`` of the scenario, if they are ``returning``, their ``classes``, the
+        rounds ``shown``, and ``held``: for every client shown, for every round shown, the data set's key and
+        ``[class, samples]`` of its most frequent classes, or null for a client that does not take part; no
+        classes where the clients' data are ``remote``. Where the data name their clients and periods,
+        ``client_names`` and ``period_names``.
+    """
+    # Of a run without end, the first ones.
+    last = rounds if rounds < ENDLESS else ROUNDS
+    shown = sorted({round(k) for k in np.linspace(0, last - 1, min(last, ROUNDS))})
+    columns = [_visits(scenario, round_) for round_ in shown]
+    everyone = scenario.clients if scenario.persistent else max(map(len, columns), default=0)
+    labels, kinds = data.labels, len(data.classes)
+
+    def cell(held: tuple[int, Indices] | None) -> list[Any] | None:
+        if held is None:
+            return None
+        counts = np.bincount(labels[held[1]], minlength=kinds)
+        most = np.argsort(-counts, kind="stable")[:CLASSES]
+        return [held[0], [[int(c), int(counts[c])] for c in most if counts[c]]]
+
+    names = {}
+    # Where clients are remote, the data here are test data, which do not name the clients.
+    origin = None if scenario.remote else data.origin
+    if origin is not None and len(origin.clients) <= NAMES:
+        names = {"client_names": list(origin.clients), "period_names": list(origin.periods)}
+    return names | {
+        "rounds": rounds,
+        "clients": everyone,
+        "returning": scenario.persistent,
+        "remote": scenario.remote,
+        "classes": list(data.classes),
+        "shown": shown,
+        "held": [
+            [cell(column.get(client)) for column in columns]
+            for client in range(min(everyone, CLIENTS))
+        ],
+    }
+
+
+def _visits(scenario: Scenario, round_: int) -> dict[int, tuple[int, Indices]]:
+    """Return key and samples of each client; where none comes back, of the first, second, ... of the round."""
+    visits = scenario.at(round_).visits
+    names = visits if scenario.persistent else range(len(visits))
+    return {n: (visit.key, visit.indices) for n, visit in zip(names, visits.values(), strict=True)}

@@ -1,0 +1,1 @@
+"""Tests; helpers that they share are in tests.helpers."""

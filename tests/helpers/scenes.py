@@ -1,0 +1,63 @@
+"""Runs to look at."""
+
+import json
+import math
+import random
+
+from chronofed import CoreSet, Experiment, Method
+from chronofed.runs import RunDirectory
+from chronofed.training.summary import summarise
+
+EVIL = "<script>alert(1)</script>"
+
+
+def write_run(path, name, seed=0, rounds=160, memory=None, finish=True, periods=True):
+    """A run as it might be: accuracies that rise, data sets that are forgotten without a memory."""
+    draw = random.Random(f"{name}{seed}")
+    settings = {"method": Method(memory=CoreSet(memory))} if memory else {}
+    experiment = Experiment(name=name, seed=seed, rounds=rounds, **settings)
+    run = RunDirectory.create(
+        path, experiment.resolved(), {"python": "3.11", "command": ["chronofed"]}
+    )
+    history, lines, weights = [], [], []
+    for t in range(4, rounds + 1, 4):
+        level = (0.8 if memory else 0.7) * (1 - math.exp(-t / 30)) + draw.uniform(-0.02, 0.02)
+        history.append(
+            {
+                "round": t,
+                "test_accuracy": level,
+                "test_loss": 2 - 2 * level,
+                "bytes_up": t,
+                "bytes_down": t,
+            }
+        )
+        if periods:
+            pairs = [(c, k) for c in range(5) for k in range(12) if 3 * k < t]
+            lost = 0.05 if memory else 0.6
+            value = {
+                (c, k): 0.9 - lost * (c == 3) * (t > 100) - 0.1 * draw.random() for c, k in pairs
+            }
+            lines.append({
+                "round": t, "accuracy": [[c, k, round(value[c, k], 4)] for c, k in pairs],
+                "held": [[c, k, [[c, 1.0]]] for c, k in pairs],
+            })  # fmt: skip
+        if memory:
+            weights.append(
+                {"round": t, "present": 2 / t, "past": [(1 - 2 / t) / t] * min(t, 20), "older": 0.0}
+            )
+    for kind, content in (
+        ("metrics", history),
+        ("period_accuracy", lines),
+        ("round_weights", weights),
+    ):
+        (path / f"{kind}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in content))
+    run.describe_scenario(
+        {
+            "rounds": rounds, "clients": 5, "returning": True, "shown": [0, 50, 100],
+            "classes": ["shoe", "shirt", "bag", "coat", "boot"],
+            "held": [[[k, [[c, 20], [(c + k) % 5, 5]]] for k in range(3)] for c in range(5)],
+        }
+    )  # fmt: skip
+    if finish:
+        run.finish(summarise(history) | {"seconds": 12.0})
+    return path

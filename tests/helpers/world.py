@@ -1,0 +1,24 @@
+"""The small world that tests train in: its data, and a comparison of two runs."""
+
+import torch
+
+from chronofed import Dataset, Samples, Snapshot
+from chronofed.runs.checkpoint import encode
+
+
+def blobs(seed: int = 0, dtype: torch.dtype = torch.float32) -> Dataset:
+    """Gaussian blobs, one a class."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = 1.5 * torch.randn(3, 5, generator=generator, dtype=torch.float64)
+
+    def draw(n: int) -> Samples:
+        y = torch.randint(3, (n,), generator=generator)
+        noise = torch.randn(n, 5, generator=generator, dtype=torch.float64)
+        return Samples((centres[y] + noise).to(dtype), y)
+
+    return Dataset("blobs", draw(1200), draw(300), ("a", "b", "c"))
+
+
+def same(a: Snapshot, b: Snapshot) -> bool:
+    """Compare bit for bit: server, buffers, client states, the server's past, learned weights, traffic."""
+    return encode(a) == encode(b)
