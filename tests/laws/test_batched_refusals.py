@@ -327,7 +327,7 @@ class Inventive(CoreSet, tag="test-inventive"):
         return OwnSurrogate()
 
 
-class Halved(FedAvg, tag="test-halved"):
+class Halved(FedAvg):
     """Overrides the step."""
 
     def gradient(self, params, server, local):
@@ -341,7 +341,7 @@ def test_a_method_with_steps_or_a_surrogate_of_its_own_falls_back(task):
     falls_back(Method(Halved()), task, reason)
 
 
-class StackedHalved(FedAvg, tag="test-stacked-halved"):
+class StackedHalved(FedAvg):
     """Overrides the step, and works on many clients."""
 
     @stacked
@@ -361,7 +361,7 @@ def test_an_override_of_a_plain_step_is_called(task, scenario):
     assert not torch.allclose(other.params, ends[0], rtol=1e-3, atol=1e-3)
 
 
-class Curious(FedAvg, tag="test-curious"):
+class Curious(FedAvg):
     """Declares too much: the steps are each client's own."""
 
     @stacked
@@ -371,7 +371,7 @@ class Curious(FedAvg, tag="test-curious"):
         return super().finish(params, server, client, local)
 
 
-class Thorough(FedAvg, tag="test-thorough"):
+class Thorough(FedAvg):
     """Declares too much: there is no full gradient of many clients."""
 
     @stacked
@@ -380,7 +380,7 @@ class Thorough(FedAvg, tag="test-thorough"):
         return super().finish(params, server, client, local)
 
 
-class Nosy(FedAvg, tag="test-nosy"):
+class Nosy(FedAvg):
     """Declares too much: there are no features of many clients."""
 
     @stacked
