@@ -32,7 +32,7 @@ def test_every_program_is_run_and_listed():
 @pytest.mark.parametrize("name", OUTPUT)
 def test_program(name, workdir, capsys, monkeypatch):
     if name == "figure" and not find_spec("matplotlib"):
-        pytest.skip("matplotlib is not installed")
+        pytest.skip("no matplotlib: pip install 'chronofed[plot]'")
     monkeypatch.setattr("sys.argv", [f"{name}.py"])
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     assert re.search(OUTPUT[name], capsys.readouterr().out.strip())
