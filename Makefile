@@ -4,11 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := -m pip install --quiet --disable-pip-version-check
 PIP := $(BIN)/python $(INSTALL) --constraint constraints.txt
-QUICK := -n 3 --dist worksteal -m "not slow and not browser"
+QUICK := -n 3 --dist worksteal -m "not slow and not product and not browser"
 # The only version of torch that test-oldest and test-newest install: others are large, and rarely at hand.
 TORCH := torch==2.13.0
 
-.PHONY: demo test test-all test-oldest test-newest test-flower test-browser hooks lint types docs unit clean
+.PHONY: demo test test-all test-product test-oldest test-newest test-flower test-browser hooks lint types docs unit clean
 
 demo: $(VENV)/.core
 	$(BIN)/chronofed demo
@@ -21,6 +21,10 @@ test: $(VENV)/.dev
 
 test-all: lint types docs
 	$(BIN)/python -m pytest -n 2 --cov --cov-fail-under=90
+
+# The laws for every combination of parts, of which `make test` tries as many as it takes to meet every part.
+test-product: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal -m product --hypothesis-profile thorough
 
 # The lower bounds of pyproject.toml, and the newest releases, in environments of their own. Old releases use
 # functions of other packages that are deprecated by now, so such warnings are no errors there.

@@ -18,9 +18,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 if find_spec("hypothesis"):
     from hypothesis import settings
 
-    # No test is about time, so a loaded machine must not fail one.
-    settings.register_profile("chronofed", deadline=None)
-    settings.load_profile("chronofed")
+    # No test is about time, so a loaded machine must not fail one. `--hypothesis-profile thorough` tries more.
+    settings.register_profile("quick", deadline=None, max_examples=40)
+    settings.register_profile("thorough", deadline=None, max_examples=200)
+    settings.load_profile("quick")
 
 
 @pytest.fixture(scope="session")

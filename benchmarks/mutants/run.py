@@ -25,7 +25,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-FLAGS = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not browser"]
+FLAGS = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not product and not browser"]
 
 
 def pytest(

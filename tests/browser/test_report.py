@@ -203,7 +203,7 @@ def test_with_the_keyboard_alone(tab, report):
     assert {"theme", "A", "sorter", "key", "curves-smoothing", "chart"} <= set(reached)
     chart = page.locator(f"{CHART} .chart")
     chart.focus()
-    page.keyboard.press("Location")
+    page.keyboard.press("Home")
     page.keyboard.press("ArrowRight")
     assert page.locator("#spoken").inner_text().startswith("round 8: FedAvg ")
     assert page.locator(".tooltip").is_visible()

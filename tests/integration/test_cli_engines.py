@@ -139,7 +139,8 @@ def test_profile(call):
     assert call("profile", "spec.toml", "--rounds", 0)[0] == 2
 
 
-def test_bench(call, capsys):
+@pytest.mark.slow
+def test_bench(call):
     code, out, _ = call("bench", "a", "--rounds", 2, "--engines", "auto", "--json")
     assert code == 0
     (row,) = json.loads(out)["results"]
@@ -148,10 +149,27 @@ def test_bench(call, capsys):
     assert row["fastest"] <= row["seconds"] <= row["slowest"]
     assert 0 < row["share_of_peak"] < 1.5
     assert row["memory_mb"] > 50
+
+
+def test_the_table_of_bench(capsys):
+    row = {
+        "workload": "A",
+        "about": "MLP 784-200-10",
+        "engine": "auto",
+        "chosen": "batched",
+        "seconds": 0.1,
+        "fastest": 0.09,
+        "slowest": 0.2,
+        "samples_per_second": 16_660.0,
+        "share_of_peak": 0.4,
+        "memory_mb": 300.0,
+    }
     emit(_table([row, {**row, "workload": "B"}]))
     shown = capsys.readouterr().out
     assert "A: MLP 784-200-10" in shown
     assert "auto: batched" in shown
+    assert "0.09 - 0.2" in shown
+    assert "16,660" in shown
 
 
 @pytest.mark.parametrize("options", [["Q"], ["A", "--rounds", "0"], ["A", "--engines", "turbo"]])

@@ -53,7 +53,7 @@ from chronofed.models.zoo import Custom
 from chronofed.runs.checkpoint import encode
 from chronofed.scenarios import Everyone
 from chronofed.scenarios.base import Plan, Visit
-from tests.helpers.methods import EVERY, name
+from tests.helpers.methods import every_method, name
 from tests.helpers.world import blobs
 
 HARD = Train(lr=0.1, batch_size=8, epochs=2, momentum=0.5, weight_decay=0.01, slow=0.5)
@@ -130,16 +130,11 @@ def check(method, train=HARD, dtype=torch.float64, **engine) -> None:
     batched.close()
 
 
-# Every method in float64, where the limit is strict; in float32 every fourth is quick.
+# Quick are every other part in float64, where the limit is strict, and others in float32.
 AGREEMENTS = [
-    pytest.param(
-        *param.values,
-        dtype,
-        id=f"{param.id}-{dtype}",
-        marks=() if dtype is torch.float64 or number % 4 == 0 else pytest.mark.slow,
-    )
-    for dtype in LIMIT
-    for number, param in enumerate(EVERY)
+    pytest.param(*param.values, dtype, id=f"{param.id}-{dtype}", marks=param.marks)
+    for offset, dtype in enumerate(LIMIT)
+    for param in every_method(offset)
 ]
 
 

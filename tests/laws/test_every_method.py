@@ -4,7 +4,7 @@
 together, so that they share it.
 """
 
-from itertools import groupby, product
+from itertools import product
 
 import msgspec
 import pytest
@@ -35,13 +35,16 @@ from chronofed.models.zoo import Custom
 from chronofed.runs.checkpoint import decode, encode
 from chronofed.scenarios import Schedule
 from tests.helpers.engines import ShuffledWorkers
-from tests.helpers.methods import BACKBONES, EVERY, MEMORIES, method, name
+from tests.helpers.methods import BACKBONES, MEMORIES, PRIVATE, method, name, quick_pairs
+from tests.helpers.methods import every_method as methods
 from tests.helpers.world import same
 
-every_method = pytest.mark.parametrize("method", EVERY, scope="module")
+
+def every_method(offset=None):
+    return pytest.mark.parametrize("method", methods(offset), scope="module")
 
 
-@every_method
+@every_method(0)
 def test_same_seed_gives_same_bits_and_another_seed_does_not(method, train_for, straight):
     assert same(train_for(method, 4), straight(method, 4))
     assert not torch.equal(train_for(method, 1, seed=1).params, straight(method, 1).params)
@@ -62,25 +65,25 @@ def test_dropout_and_batch_norm_give_the_same_bits_too(backbone, train_for, data
     assert same(first, train_for(Method(backbone), 2, task=task))
 
 
-@every_method
+@every_method(1)
 def test_resuming_equals_the_straight_run(method, train_for, straight):
     half = decode(encode(straight(method, 3)))
     assert same(train_for(method, 6, start=half), straight(method, 6))
 
 
-@every_method
+@every_method(2)
 def test_neither_workers_nor_the_order_of_results_matter(method, train_for, straight, task):
     assert same(train_for(method, 4, engine=ShuffledWorkers(task)), straight(method, 4))
 
 
-@every_method
+@every_method()
 def test_learns(method, straight, task):
     snapshot = straight(method, 12)
     score = task.score(task.objective(), snapshot.params, snapshot.buffers, task.data.test)
     assert score.accuracy > 0.9
 
 
-@every_method
+@every_method()
 def test_stateless_clients_are_refused_or_served(method, train_for, data):
     stateless = Stateless(clients=3, subsets=6, client_alpha=1.0).on(data, seed=0)
     if method.stateful:
@@ -105,8 +108,13 @@ def test_the_first_round_of_scaffold_is_fedavgs(memory, straight):
     assert torch.equal(one.params, plain.params)
 
 
-@pytest.mark.parametrize("memory", MEMORIES, ids=name)
-@pytest.mark.parametrize("backbone", BACKBONES, ids=name)
+@pytest.mark.parametrize(
+    ("backbone", "memory"),
+    [
+        pytest.param(b, m, marks=marks, id=f"{name(b)}-{name(m)}")
+        for b, m, marks in quick_pairs(BACKBONES, MEMORIES)
+    ],
+)
 def test_a_past_without_weight_is_forgotten(backbone, memory, train_for, straight):
     weightless = Method(backbone, memory, Optimal(time_drift_sq=0.0, information_loss_sq=1.0))
     forgetful = Method(backbone, Forget())
@@ -124,13 +132,15 @@ WEIGHTS = [
 
 
 def weighted():
-    """Every backbone, memory and weights; quick are as many as it takes to meet every pair of them."""
-    methods = [(param.id, param.values[0]) for param in EVERY]
-    for b, (_, group) in enumerate(groupby(methods, lambda each: each[1].backbone)):
-        memories = list(group)
-        for (m, (name_, chosen)), (w, weights) in product(enumerate(memories), enumerate(WEIGHTS)):
-            marks = () if (b + w) % len(memories) == m else pytest.mark.slow
-            yield pytest.param(chosen, weights, marks=marks, id=f"{name_}-{name(weights)}")
+    """Every backbone, memory and weights; quick are as many as it takes to meet every memory and weights."""
+    backbones = [*BACKBONES, PRIVATE]
+    for (m, memory), (w, weights) in product(enumerate(MEMORIES), enumerate(WEIGHTS)):
+        served = [b for b in backbones if not (b.private and memory.location == "server")]
+        for number, backbone in enumerate(served):
+            quick = (m * len(WEIGHTS) + w) % len(served) == number
+            marks = () if quick else pytest.mark.product
+            label = "-".join(map(name, (backbone, memory, weights)))
+            yield pytest.param(method(backbone, memory), weights, marks=marks, id=label)
 
 
 @pytest.mark.parametrize(("method", "weights"), list(weighted()))
@@ -145,7 +155,7 @@ def test_every_weighting_composes_with_every_method(method, weights, train_for):
     assert same(result, train_for(chosen, 4))
 
 
-@every_method
+@every_method(3)
 def test_a_round_in_which_nobody_comes_changes_nothing(method, train_for, data):
     late = Schedule(spans=tuple((client, 2, -1) for client in range(4)))
     world = Subsets(clients=4, subsets=6, client_alpha=1.0, membership=late).on(data, seed=0)

@@ -20,7 +20,7 @@ from chronofed.flower.node import ClientNode, RoundData
 from chronofed.flower.settings import Federation
 from chronofed.runs.checkpoint import encode
 from tests.helpers.fake_transport import FakeClock, FakeTransport
-from tests.helpers.methods import EVERY
+from tests.helpers.methods import every_method
 
 RUN = "00c0ffee"
 STATEFUL = Method(Scaffold(), CoreSet(size=20))
@@ -73,7 +73,7 @@ def same(one, other) -> bool:
     return encode(one) == encode(other)
 
 
-@pytest.mark.parametrize("method", EVERY)
+@pytest.mark.parametrize("method", every_method(1))
 def test_every_method_ends_with_the_bits_of_the_serial_engine(method, world, train_for, straight):
     there = world(method)
     here = straight(method, 3)

@@ -81,7 +81,11 @@ def test_the_run_directory_is_that_of_one_machine(transport, tmp_path, reference
     assert line["engine"] == "FlowerEngine"
 
 
-@pytest.mark.parametrize("fatal", range(1, 10))
+# Quick are the first answer, one in the middle of a round, and the last.
+FATAL = [k if k in (1, 5, 9) else pytest.param(k, marks=pytest.mark.slow) for k in range(1, 10)]
+
+
+@pytest.mark.parametrize("fatal", FATAL)
 def test_a_server_killed_at_any_answer_ends_with_the_same_bits(
     fatal, transport, tmp_path, reference
 ):

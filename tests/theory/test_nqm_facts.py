@@ -106,7 +106,10 @@ def squared_norm(drift):
     return float((drift[-1] ** 2).sum(-1).mean())
 
 
-@pytest.mark.parametrize(("loss", "rounds"), [(0.0, 20), (1.0, 20), (4.0, 20), (1.0, 100)])
+@pytest.mark.parametrize(
+    ("loss", "rounds"),
+    [(0.0, 20), (1.0, 20), (4.0, 20), pytest.param(1.0, 100, marks=pytest.mark.slow)],
+)
 def test_finite_constant(loss, rounds):
     """The variance of the gradient after T rounds is the finite form, and not yet its limit."""
     model = nqm.Model(

@@ -318,7 +318,9 @@ def test_nothing_older_than_asked_for_is_in_any_locker(train_for):
 # --- reservoir ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("sizes", "size"), [((7, 1, 4, 12), 5), ((3, 3, 3, 3), 1)])
+@pytest.mark.parametrize(
+    ("sizes", "size"), [((7, 1, 4, 12), 5), pytest.param((3, 3, 3, 3), 1, marks=pytest.mark.slow)]
+)
 def test_a_reservoir_is_a_uniform_sample_of_all_that_was_seen(sizes, size):
     """Every sample has the same chance, and so has every pair."""
     n, first, runs = sum(sizes), torch.tensor([0, *sizes]).cumsum(0), 1500

@@ -100,7 +100,7 @@ def test_numbers_that_are_not_finite_are_gaps(tmp_path):
     [
         (20, 210, 24, 20),
         pytest.param(20, 1500, 4, 6, marks=pytest.mark.slow),
-        (1, 3000, 24, 1),
+        pytest.param(1, 3000, 24, 1, marks=pytest.mark.slow),
     ],
 )
 def test_a_report_stays_small(tmp_path, runs, pairs, evaluations, tables):

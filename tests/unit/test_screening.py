@@ -40,6 +40,7 @@ from chronofed.core.spec_io import alternatives
 from chronofed.engines import BatchedEngine, SerialEngine
 from chronofed.methods.memories import MemoryItem
 from chronofed.models.zoo import Custom
+from tests.helpers.methods import name, quick_pairs
 
 SHIPPED = "chronofed."
 BACKBONES = [c() for c in alternatives(Backbone).values() if c.__module__.startswith(SHIPPED)]
@@ -53,10 +54,6 @@ WEIGHTS = [
     Adaptive(),
 ]
 TRAIN = Train(lr=0.1, batch_size=16, steps=4)
-
-
-def name(part) -> str:
-    return type(part).__name__
 
 
 class Watched:
@@ -102,8 +99,13 @@ def combined(backbone, memory, weights) -> Method | None:
         return None
 
 
-@pytest.mark.parametrize("memory", MEMORIES, ids=name)
-@pytest.mark.parametrize("backbone", BACKBONES, ids=name)
+@pytest.mark.parametrize(
+    ("backbone", "memory"),
+    [
+        pytest.param(b, m, marks=marks, id=f"{name(b)}-{name(m)}")
+        for b, m, marks in quick_pairs(BACKBONES, MEMORIES)
+    ],
+)
 def test_honest_replies_of_every_method_pass(backbone, memory, scenario, task):
     # Every second of the weights in turn, so that each backbone and each memory meets all of them.
     place = BACKBONES.index(backbone) + MEMORIES.index(memory)

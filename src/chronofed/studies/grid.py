@@ -10,6 +10,7 @@ from logging.handlers import QueueHandler
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, TypeAlias
 
 from chronofed.core.errors import ChronofedError
@@ -154,7 +155,7 @@ class _PipeHandler(QueueHandler):
     """Sends log records to the parent process."""
 
     def __init__(self, pipe: Connection) -> None:
-        super().__init__(None)  # type: ignore[arg-type]
+        super().__init__(SimpleQueue())
         self._pipe = pipe
 
     def enqueue(self, record: logging.LogRecord) -> None:
