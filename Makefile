@@ -4,11 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := -m pip install --quiet --disable-pip-version-check
 PIP := $(BIN)/python $(INSTALL) --constraint constraints.txt
-QUICK := -n 3 --dist worksteal -m "not slow and not product and not browser"
+QUICK := -n 3 --dist worksteal -m "not slow and not product and not corpus and not browser"
 # The only version of torch that test-oldest and test-newest install: others are large, and rarely at hand.
 TORCH := torch==2.13.0
 
-.PHONY: demo test test-all test-product test-oldest test-newest test-flower test-browser hooks lint types docs unit clean
+# Compiled sources and tests: the second call is faster.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo test test-all test-product test-corpus test-kills test-oldest test-newest test-flower test-browser hooks lint types docs unit clean
 
 demo: $(VENV)/.core
 	$(BIN)/chronofed demo
@@ -22,9 +25,10 @@ test: $(VENV)/.dev
 test-all: lint types docs
 	$(BIN)/python -m pytest -n 2 --cov --cov-fail-under=90
 
-# The laws for every combination of parts, of which `make test` tries as many as it takes to meet every part.
+# The laws for every combination of parts, of which `make test` tries as many as it takes to meet every part, and long
+# variants of its tests.
 test-product: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal -m product --hypothesis-profile thorough
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal -m "product or slow" --hypothesis-profile thorough
 
 # The lower bounds of pyproject.toml, and the newest releases, in environments of their own. Old releases use
 # functions of other packages that are deprecated by now, so such warnings are no errors there.
@@ -39,9 +43,21 @@ test-flower: $(VENV)-flower/.done
 	CHRONOFED_TEST_FLOWER=1 FLWR_TELEMETRY_ENABLED=0 OMP_NUM_THREADS=1 \
 		$(VENV)-flower/bin/python -m pytest tests/flower
 
+# Every bad input and every damaged run directory that we know.
+test-corpus: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m corpus tests/corpus
+
 # Pages in a real browser: Debian's Chromium (apt install chromium), or another in CHRONOFED_BROWSER.
 test-browser: $(VENV)/.browser
 	$(BIN)/python -m pytest tests/browser
+
+# All damaged run directories and bad inputs of tests/corpus; `make test` runs some of them.
+test-corpus: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/corpus
+
+# 20 SIGKILLs of each of nine configurations; takes about a quarter of an hour, and may be stopped and started again.
+test-kills: $(VENV)/.dev
+	$(BIN)/python benchmarks/kills/run.py
 
 # Run lint and types before every commit (.pre-commit-config.yaml).
 hooks: $(VENV)/.dev

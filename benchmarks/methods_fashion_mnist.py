@@ -30,10 +30,11 @@ from chronofed import (
     Train,
 )
 from chronofed.data.settings import Images
-from chronofed.reports.runs import Group, RunView, groups
-from chronofed.reports.terminal.comparison import cell
+from chronofed.reports.groups import Group, groups
+from chronofed.reports.runs import RunView
 from chronofed.runs import runner
 from chronofed.runs.spec import Checkpoint
+from chronofed.studies.paired import paired
 from chronofed.training.evaluation import Evaluate
 from chronofed.training.measure import Column
 
@@ -56,7 +57,7 @@ METHODS = {
 PAPER = {"FedAvg": 86.75, "CFL-Reg (Hutchinson)": 87.02, "CFL-Core-Set (uniform, 100)": 88.32}
 PAPER["CFL-Reg-Full (Hutchinson)"] = 77.37
 COLUMNS = (
-    Column("best5", "best-5 %", 100, 2),
+    Column("best5", "mean of best 5 %", 100, 2),
     Column("last", "last %", 100, 2),
     Column("anytime", "anytime %", 100, 2),
     Column("last_forgetting", "forgetting %", 100, 2),
@@ -90,19 +91,26 @@ def cell_of(job: tuple[str, int, int, float, Path]) -> Path:
 
 
 def gain(group: Group, plain: Group) -> str:
-    """Mean difference to FedAvg over the same seeds, with the deviation of the differences."""
-    ours, theirs = ({r.spec["seed"]: r.summary["best5"] for r in g.runs} for g in (group, plain))
-    differences = [100 * (ours[seed] - theirs[seed]) for seed in sorted(ours)]
-    mean = sum(differences) / len(differences)
-    return f"{mean:+.2f} ({min(differences):+.2f} to {max(differences):+.2f})"
+    """Mean difference to FedAvg over the same seeds, with the deviation of the differences and the paired test."""
+    ours, theirs = (g.by_seed("best5") for g in (group, plain))
+    seeds = sorted(ours.keys() & theirs.keys())
+    found = paired([100 * ours[s] for s in seeds], [100 * theirs[s] for s in seeds])
+    if found.deviation is None or group is plain:
+        return "-"
+    return f"{found.mean:+.2f} ± {found.deviation:.2f} (p = {found.p():.3f})"
 
 
 def table(found: list[Group]) -> str:
     plain = next(group for group in found if group.name == "FedAvg")
-    heads = ["method", "paper, best-5 %", *(c.heading for c in COLUMNS), "best-5 against FedAvg"]
+    heads = [
+        "method",
+        "paper, mean of best 5 %",
+        *(c.heading for c in COLUMNS),
+        "mean of best 5 against FedAvg",
+    ]
     rows = [heads, ["---"] * len(heads)]
     for group in found:
-        numbers = [cell(group, column) for column in COLUMNS]
+        numbers = [group.text(column) for column in COLUMNS]
         rows.append([group.name, str(PAPER.get(group.name, "")), *numbers, gain(group, plain)])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 

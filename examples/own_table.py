@@ -38,7 +38,7 @@ def main() -> None:
     task = Classification(data, Mlp(hidden=(16,)))
     method = Method(memory=CoreSet(size=10))
     objective = task.objective()
-    for snapshot in run(method, scenario, task, train=Train(lr=0.1, epochs=5)):
+    for snapshot in run(method, scenario, task, train=Train(lr=0.3, epochs=5)):
         score = task.score(objective, snapshot.params, snapshot.buffers, data.test)
         print(f"round {snapshot.round}: accuracy {score.accuracy:.2f}")
 

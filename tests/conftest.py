@@ -99,6 +99,27 @@ def workdir(tmp_path, monkeypatch):
     return tmp_path
 
 
+TINY_SPEC = """
+name = "tiny"
+rounds = 4
+[model]
+kind = "mlp"
+hidden = [8]
+[train]
+steps = 2
+[evaluate]
+every = 2
+seen = 50
+"""
+
+
+@pytest.fixture
+def tiny_spec(workdir) -> str:
+    """Write the text of a run of a second to ``spec.toml``, and return it."""
+    (workdir / "spec.toml").write_text(TINY_SPEC)
+    return TINY_SPEC
+
+
 @pytest.fixture
 def cli(capsys, workdir):
     """Call the command line; return exit code, standard output and standard error."""

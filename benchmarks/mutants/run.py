@@ -25,7 +25,14 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-FLAGS = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not product and not browser"]
+FLAGS = [
+    "-x",
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "-m",
+    "not slow and not product and not corpus and not browser",
+]
 
 
 def pytest(
@@ -119,7 +126,6 @@ def main() -> int:
                 ".ruff_cache",
                 ".pytest_cache",
                 "_build",
-                "runs",
             ),
         )
         check = subprocess.run(

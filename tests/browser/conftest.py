@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from chronofed.reports.runs import RunView, groups
+from chronofed.reports.groups import groups
+from chronofed.reports.runs import RunView
 from chronofed.reports.web.live import LiveServer
 from chronofed.reports.web.page import write_report
 from tests.helpers.scenes import EVIL, write_run

@@ -146,6 +146,11 @@ def test_who_forgot_what_after_round_120_in_three_steps(tab, report):
     )
     page.get_by_role("button", name="Accuracy", exact=True).click()
     assert page.locator("#forgetting .scale").first.inner_text().split("\n")[0] == "0 %"
+    # what a cell is, and on how many samples it rests
+    meaning = page.locator("#forgetting").inner_text()
+    assert "measured on the common test set (20 samples)" in meaning
+    assert "not measured on the client's own samples" in meaning
+    assert "test samples of its classes" in meaning
 
 
 def test_before_it_happened_nobody_had_forgotten(tab, report):
@@ -173,7 +178,7 @@ def test_every_chart_has_a_table(tab, report):
     for k in range(figures.count()):
         figure = figures.nth(k)
         figure.locator("details.as-table > summary").click()
-        assert figure.locator("details.as-table tbody tr").count() > 1
+        figure.locator("details.as-table tbody tr").nth(1).wait_for()  # built after it was opened
 
 
 def test_dark_mode_follows_the_system_and_the_button(tab, report):

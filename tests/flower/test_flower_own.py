@@ -100,7 +100,9 @@ def experiment(tmp_path_factory):
     path = tmp_path_factory.mktemp("server") / "test.csv"
     lines = [f"x,2024-01-{k + 1:02d},{k % 7},{k % 5},{CLASSES[k % 2]}\n" for k in range(20)]
     path.write_text("client,when,wind,rain,weather\n" + "".join(lines))
-    table = Table(str(path), "weather", "client", "when", holdout=0.5, standardise=False)
+    table = Table(
+        str(path), "weather", "client", "when", test=0.5, holdout="random", standardise=False
+    )
     return Experiment(
         name="own",
         rounds=ROUNDS,

@@ -39,7 +39,8 @@ def write_run(path, name, seed=0, rounds=160, memory=None, finish=True, periods=
             }
             lines.append({
                 "round": t, "accuracy": [[c, k, round(value[c, k], 4)] for c, k in pairs],
-                "held": [[c, k, [[c, 1.0]]] for c, k in pairs],
+                "held": [[c, k, [[c, 1.0]]] for c, k in pairs], "tested": [20] * len(pairs),
+                "basis": "classes", "pairs": len(pairs),
             })  # fmt: skip
         if memory:
             weights.append(

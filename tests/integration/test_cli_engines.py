@@ -12,23 +12,7 @@ from chronofed.models.zoo import Linear, Mlp
 from chronofed.studies import bench
 from chronofed.studies.bench import WORKLOADS, Workload, peak
 
-SPEC = """
-name = "tiny"
-rounds = 4
-[model]
-kind = "mlp"
-hidden = [8]
-[train]
-steps = 2
-[evaluate]
-every = 2
-seen = 100
-"""
-
-
-@pytest.fixture(autouse=True)
-def spec(workdir):
-    (workdir / "spec.toml").write_text(SPEC)
+pytestmark = pytest.mark.usefixtures("tiny_spec")
 
 
 @pytest.fixture

@@ -109,9 +109,10 @@ def test_run_and_report(call, tmp_path):
     (found,) = json.loads(out)
     assert found["missing"] == 0
     assert found["table"][1]["stateless"] == "refused"
-    assert found["claims"] == [
-        {"claim": "core sets need clients that come back", "verdict": "holds"}
-    ]
+    (claim,) = found["claims"]
+    assert claim["claim"] == "core sets need clients that come back"
+    assert claim["verdict"] == "holds"
+    assert "a client never comes back" in claim["evidence"]
 
 
 def test_a_recipe_may_want_other_seeds(call, tmp_path):

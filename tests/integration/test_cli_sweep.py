@@ -3,31 +3,20 @@
 import builtins
 import json
 import tomllib
+from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from chronofed.core.errors import SpecError
+from chronofed.core.types import Samples
+from chronofed.data import registry
 from chronofed.runs import runner
-from chronofed.studies.sweep import SearchRange, Sweep
+from chronofed.studies.sweep import OnRound, SearchRange, Sweep
 
-SPEC = """
-name = "tiny"
-rounds = 4
-[model]
-kind = "mlp"
-hidden = [8]
-[train]
-steps = 2
-[evaluate]
-every = 2
-seen = 50
-"""
-
-
-@pytest.fixture(autouse=True)
-def spec(workdir):
-    (workdir / "spec.toml").write_text(SPEC)
+pytestmark = pytest.mark.usefixtures("tiny_spec")
 
 
 @pytest.fixture
@@ -59,6 +48,19 @@ def test_invalid_ranges(text):
         SearchRange.parse(text)
 
 
+def test_a_trial_is_judged_by_all_its_seeds(tmp_path, monkeypatch):
+    """The value of a trial is the mean over seeds."""
+    summaries = {0: 0.5, 1: 0.1, 2: 0.9}
+    monkeypatch.setattr(
+        Sweep, "_summary", lambda self, one, *_: {"anytime": summaries[one.seed], "last": 1.0}
+    )
+    sweep = Sweep(
+        tmp_path / "spec.toml", [SearchRange("train.lr", ("0.1",))], tmp_path, seeds=(1, 0, 2)
+    )
+    trial = SimpleNamespace(suggest_categorical=lambda key, options: options[0])
+    assert sweep._value(trial, lambda number, progress: None) == pytest.approx(0.5)
+
+
 def test_the_best_is_found_and_written_down(call, tmp_path):
     code, out, err = call("--vary", "train.lr=0.0001,0.05", "--trials", 4, "--seeds", "0,1", "-q")
     assert code == 0
@@ -66,6 +68,8 @@ def test_the_best_is_found_and_written_down(call, tmp_path):
     assert "best: -s train.lr=0.05; the whole spec: runs/sweep-spec/best.toml" in err
     best = tomllib.loads((tmp_path / "runs/sweep-spec/best.toml").read_text())
     assert best["train"]["lr"] == 0.05
+    # The best is for a run on the test rows, with the specification's own split.
+    assert (best["evaluate"]["on"], best["data"]["validation"]) == ("test", 0.0)
     runs = list((tmp_path / "runs/sweep-spec").glob("*/summary.json"))
     assert len(runs) == 4  # two values and two seeds, however many trials
 
@@ -101,8 +105,39 @@ def test_an_interrupted_trial_is_queued_again(tmp_path):
     assert len(done) == 3
 
 
-def test_trials_that_fall_behind_are_stopped(tmp_path):
-    text = SPEC.replace("rounds = 4", "rounds = 8")
+@pytest.mark.parametrize(
+    ("trials", "stops"), [(3, (4, 6)), pytest.param(9, (4, 11, 6, 9, 3), marks=pytest.mark.slow)]
+)
+def test_a_search_that_was_stopped_tries_the_same_values(tmp_path, trials, stops, tiny_spec):
+    """It was stopped in the middle of runs, of which some are stopped early by the search itself."""
+    text = tiny_spec.replace("rounds = 4", "rounds = 6\ncheckpoint.every = 2")
+    (tmp_path / "spec.toml").write_text(text)
+    ranges = [SearchRange.parse("train.lr=0.000001:0.1")]
+    straight = Sweep(tmp_path / "spec.toml", ranges, tmp_path / "straight").run(trials)
+    assert trials < 9 or any(trial.state == "pruned" for trial in straight)
+    stopped = Sweep(tmp_path / "spec.toml", ranges, tmp_path / "stopped")
+
+    def stop_after(rounds: int) -> OnRound:
+        left = iter(range(rounds))
+
+        def on_round(number: int, at: runner.Progress) -> None:
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+
+        return on_round
+
+    for rounds in stops:
+        with pytest.raises(KeyboardInterrupt):
+            stopped.run(trials, stop_after(rounds))
+    found = stopped.run(trials)
+    assert [(t.settings, t.value, t.state) for t in found] == [
+        (t.settings, t.value, t.state) for t in straight
+    ]
+
+
+@pytest.mark.slow
+def test_trials_that_fall_behind_are_stopped(tmp_path, tiny_spec):
+    text = tiny_spec.replace("rounds = 4", "rounds = 8")
     (tmp_path / "spec.toml").write_text(text)
     sweep = Sweep(
         tmp_path / "spec.toml", [SearchRange.parse("train.lr=0.000001:0.1")], tmp_path / "s"
@@ -114,6 +149,82 @@ def test_trials_that_fall_behind_are_stopped(tmp_path):
     assert len(complete) >= 5
     assert all(trial.value is not None for trial in complete)
     assert trials[: len(complete)] == complete
+
+
+@pytest.fixture
+def scramble(monkeypatch):
+    """Scramble the labels of all test images from now on."""
+    load = registry.load
+
+    def scrambled(*arguments):
+        data = load(*arguments)
+        labels = data.test.y[
+            torch.randperm(len(data.test), generator=torch.Generator().manual_seed(0))
+        ]
+        return replace(data, test=Samples(data.test.x, labels))
+
+    return lambda: monkeypatch.setattr(registry, "load", scrambled)
+
+
+ONE = ("--vary", "train.lr=0.05", "--trials", 1)
+
+
+def test_scrambled_test_labels_change_a_value_only_if_asked_for(call, scramble, tmp_path):
+    first = json.loads(call(*ONE, "--json", "-o", "one")[1])
+    seen = json.loads(call(*ONE, "--json", "--on-test", "-o", "seen")[1])
+    scramble()
+    again = json.loads(call(*ONE, "--json", "-o", "two")[1])
+    assert first["scored_on"] == again["scored_on"] == "validation"
+    assert first["trials"] == again["trials"]
+    _, out, err = call(*ONE, "--on-test", "-o", "three")
+    assert "trials are scored on test rows, which cannot judge the result any more" in err
+    assert "anytime (test)" in out
+    head = (tmp_path / "three/best.toml").read_text().splitlines()[0]
+    assert "on test rows" in head
+    # The comparison above could have failed: with test rows the value is another.
+    assert f"anytime = {seen['trials'][0]['value']!r}" not in head
+
+
+def test_scrambled_test_rows_of_a_table_do_not_change_a_value(tmp_path):
+    lines = [f"{'ab'[k % 2]},{k},{int(k % 7 > 3)},{k % 7}" for k in range(120)]
+    (tmp_path / "table.toml").write_text(
+        '[data]\nkind = "table"\npath = "t.csv"\nperiod = "40"\n'
+        '[scenario]\nkind = "periods"\n[model]\nkind = "linear"\n'
+    )
+
+    def values(lines, folder):
+        (tmp_path / "t.csv").write_text("\n".join(["client,time,y,f", *lines]))
+        ranges = [SearchRange.parse("train.lr=0.01,0.3")]
+        sweep = Sweep(tmp_path / "table.toml", ranges, tmp_path / folder)
+        return [trial.value for trial in sweep.run(2)]
+
+    first = values(lines, "one")
+    # Turn the labels of all test rows round.
+    settings = Sweep(tmp_path / "table.toml", [], tmp_path).experiment([]).data
+    numbered = [f"{'ab'[k % 2]},{k},{k},{k % 7}" for k in range(120)]
+    (tmp_path / "t.csv").write_text("\n".join(["client,time,y,f", *numbered]))
+    whole = settings.load(None, 0)
+    times = {int(whole.classes[y]) for y in whole.test.y}
+    turned = [
+        f"{'ab'[k % 2]},{k},{int(k % 7 <= 3 if k in times else k % 7 > 3)},{k % 7}"
+        for k in range(120)
+    ]
+    assert sum(one != other for one, other in zip(lines, turned, strict=True)) == len(times) == 24
+    assert values(turned, "two") == first
+
+
+def test_a_sweep_says_what_trials_are_scored_on_and_stays_with_it(call, tmp_path, tiny_spec):
+    (tmp_path / "spec.toml").write_text(f'{tiny_spec}[data]\nkind = "images"\nvalidation = 0.3\n')
+    _, out, err = call(*ONE)
+    assert "trials are scored on validation rows (0.3 of the training rows)" in err
+    assert "anytime (validation)" in out
+    text = (tmp_path / "runs/sweep-spec/best.toml").read_text()
+    assert "on validation rows (0.3 of the training rows)" in text.splitlines()[0]
+    best = tomllib.loads(text)
+    assert (best["evaluate"]["on"], best["data"]["validation"]) == ("test", 0.3)
+    code, _, err = call(*ONE, "--on-test", "-q")
+    assert code == 2
+    assert "its trials were scored on validation rows; choose another folder (-o)" in err
 
 
 def test_divergence_is_a_result(call):
@@ -129,6 +240,7 @@ def test_divergence_is_a_result(call):
     ("arguments", "complaint"),
     [
         (["--vary", "train.lrr=0.1,0.2"], "train.lrr: unknown key"),
+        (["--vary", "evaluate.on=test,validation"], "scored on the same rows"),
         (["--vary", "train.lr=0.1,-1"], "train.lr"),
         (["--vary", "train.lr=-1:0.5"], "train.lr"),
         (["--vary", "train.lr=0.1", "--trials", "0"], "--trials: expected a number >= 1"),

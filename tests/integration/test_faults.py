@@ -56,7 +56,9 @@ def resume_with_file_limit(path, limit: int):
 
 
 # A checkpoint, or the metrics, does not fit.
-@pytest.mark.parametrize("limit", [60_000, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "limit", [pytest.param(limit, marks=pytest.mark.slow) for limit in (60_000, 300)]
+)
 def test_a_disk_that_fills_up(directory, straight, limit):
     done = resume_with_file_limit(directory.path, limit)
     assert done.returncode == 5
@@ -94,8 +96,8 @@ def test_all_checkpoints_damaged_means_from_the_start(directory, straight, caplo
 
 def test_the_command_line_prints_what_is_logged_once(directory, capsys):
     for _ in range(2):
-        (directory.checkpoints / "00000003-0.safetensors").write_bytes(b"")
         stop_after(directory, 1)
+    (directory.checkpoints / "00000003-0.safetensors").write_bytes(b"")
     capsys.readouterr()
     assert main(["resume", str(directory.path), "--json"]) == 0
     (line,) = capsys.readouterr().err.splitlines()
@@ -103,6 +105,7 @@ def test_the_command_line_prints_what_is_logged_once(directory, capsys):
     assert line.endswith("; resuming from round 0")
 
 
+@pytest.mark.slow
 def test_importing_the_library_configures_no_logging():
     code = "import logging, chronofed.studies.sweep as _, chronofed.cli.run\n"
     code += "assert not logging.getLogger('chronofed').handlers\nassert not logging.root.handlers"

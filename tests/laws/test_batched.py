@@ -53,7 +53,7 @@ from chronofed.models.zoo import Custom
 from chronofed.runs.checkpoint import encode
 from chronofed.scenarios import Everyone
 from chronofed.scenarios.base import Plan, Visit
-from tests.helpers.methods import every_method, name
+from tests.helpers.methods import every_method, name, quick_pairs
 from tests.helpers.world import blobs
 
 HARD = Train(lr=0.1, batch_size=8, epochs=2, momentum=0.5, weight_decay=0.01, slow=0.5)
@@ -65,6 +65,7 @@ TRAINS = {
     "union": Train(lr=0.1, batch_size=8, epoch="union"),
     "full": Train(lr=0.1, batch_size="full", steps=2),
 }
+PARTLY = Taylor(layers={"*": 0.7})
 LIMIT = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
@@ -143,11 +144,18 @@ def test_every_method_agrees_with_the_serial_engine(method, dtype):
     check(method, dtype=dtype)
 
 
-@pytest.mark.parametrize("train", TRAINS.values(), ids=TRAINS)
-@pytest.mark.parametrize("memory", [CoreSet(size=5), Taylor(layers={"*": 0.7})], ids=name)
-@pytest.mark.parametrize("backbone", [FedAvg(), Scaffold()], ids=name)
-def test_every_kind_of_training(backbone, memory, train):
-    check(Method(backbone, memory, Uniform()), train)
+KINDS = [Method(b, m, Uniform()) for b in (FedAvg(), Scaffold()) for m in (CoreSet(5), PARTLY)]
+
+
+@pytest.mark.parametrize(
+    ("method", "train"),
+    [
+        pytest.param(m, train, marks=marks, id=f"{name(m.backbone)}-{name(m.memory)}-{label}")
+        for m, (label, train), marks in quick_pairs(KINDS, list(TRAINS.items()))
+    ],
+)
+def test_every_kind_of_training(method, train):
+    check(method, train)
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 100])
@@ -190,7 +198,7 @@ class Partial(Taylor, tag=True):
         record = super().observe(objective, params, samples, generator)
         half = record["linear"].numel() // 2
         (start, _), *_ = record["spans"].tolist()
-        cut = {name: record[name][:half] for name in ("linear", "diagonal")}
+        cut = {name: record[name][:half] for name in ("linear", "diagonal", "gradient")}
         return {**record, **cut, "spans": torch.tensor([[start, start + half]])}
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from chronofed import Adaptive, Classification, FedAvg, Method, Mime, Scaffold, Taylor
+from chronofed import Adaptive, Classification, FedAvg, Method, Mime, Scaffold, Taylor, Train
 from chronofed.engines import ProcessEngine, ThreadEngine
 from chronofed.models.zoo import Custom
 from chronofed.runs.checkpoint import decode, encode
@@ -64,6 +64,17 @@ def test_buffers_agree_too(backbone, kind, train_for, engines, normalised):
     result = train_for(Method(backbone), ROUNDS, engine=engine, task=normalised)
     assert same(result, train_for(Method(backbone), ROUNDS, task=normalised))
     assert result.buffers.any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_last_sample_alone_is_no_mini_batch_of_its_own(
+    kind, train_for, engines, normalised, scenario
+):
+    """BatchNorm cannot normalise a single sample."""
+    size = len(scenario.at(0).visits[0].indices)
+    world = {"settings": Train(lr=0.1, batch_size=size - 1), "task": normalised}
+    result = train_for(Method(), 1, engine=engines(kind, task=normalised), **world)
+    assert same(result, train_for(Method(), 1, **world))
 
 
 @pytest.mark.parametrize("kind", KINDS)

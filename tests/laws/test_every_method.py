@@ -76,7 +76,7 @@ def test_neither_workers_nor_the_order_of_results_matter(method, train_for, stra
     assert same(train_for(method, 4, engine=ShuffledWorkers(task)), straight(method, 4))
 
 
-@every_method()
+@every_method(3)
 def test_learns(method, straight, task):
     snapshot = straight(method, 12)
     score = task.score(task.objective(), snapshot.params, snapshot.buffers, task.data.test)

@@ -36,7 +36,7 @@ EXPERIMENT = Experiment(
 )
 
 
-class Crash(Exception):
+class Crash(KeyboardInterrupt):
     """The server's process dies."""
 
 

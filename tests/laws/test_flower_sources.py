@@ -60,7 +60,13 @@ class Coast:
         )
         (folder / "test.csv").write_text(test)
         table = Table(
-            str(folder / "test.csv"), "weather", "client", "when", holdout=0.5, standardise=False
+            str(folder / "test.csv"),
+            "weather",
+            "client",
+            "when",
+            test=0.5,
+            holdout="random",
+            standardise=False,
         )
         start = Experiment(
             rounds=rounds,
@@ -172,8 +178,10 @@ def test_a_client_without_a_source_says_so_in_one_line(coast, caplog):
 
 
 def first_order(coast, size=6, round_=0):
-    state, none = {"params": torch.zeros(size), "control": torch.zeros(size)}, torch.zeros(0)
-    order = Order(round_, 0, state, none, Merged(), None, Train(steps=1), 0)
+    none = torch.zeros(0)
+    state = coast.experiment.method.backbone.init_server(torch.zeros(size), clients=4)
+    train = Train(steps=1, batch_size=6)
+    order = Order(round_, 0, state, none, Merged(), None, train, 0)
     return OrderWriter("00c0ffee", method_fingerprint(coast.experiment)).write(order, "train")[1]
 
 
@@ -279,7 +287,7 @@ def one_left(tmp_path):
     return Coast(tmp_path, scenario=scenario, method=Method())
 
 
-class Stop(Exception):
+class Stop(KeyboardInterrupt):
     """The server's process dies."""
 
 

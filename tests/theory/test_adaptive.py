@@ -1,11 +1,29 @@
 """Estimated drifts against those that the synthetic gradients were made with: within 20 % after 50 rounds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from chronofed import Adaptive, Classification, CoreSet, FedAvg, Linear, Method, Subsets, Train, run
-from chronofed.methods.probe import sketch
+from chronofed import (
+    Adaptive,
+    Classification,
+    CoreSet,
+    FedAvg,
+    Fisher,
+    Linear,
+    Method,
+    Mlp,
+    Subsets,
+    Taylor,
+    Train,
+    run,
+)
+from chronofed.core.flat import take
+from chronofed.core.types import Batch
+from chronofed.methods.memories import MemoryItem
+from chronofed.methods.probe import probe, sketch
 from chronofed.methods.weighting import Correlated, Merged, Optimal, Timeline
 from chronofed.training.evaluation import Evaluate, Evaluator
 
@@ -29,7 +47,7 @@ def world(seed, clients, client_drift, time_drift, correlation=0.0, dimension=10
         xi = correlation * xi + np.sqrt(1 - correlation**2) * noise(time_drift, clients)
 
 
-def learn(rounds, cohort=lambda t, n: range(n), loss=0.0, weights=None, name=lambda t, i: i):
+def learn(rounds, loss=0.0, weights=None, name=lambda t, i: i):
     weights = weights or Adaptive(discount=1.0)
     state = weights.init()
     for t, gradients in enumerate(rounds):
@@ -38,9 +56,9 @@ def learn(rounds, cohort=lambda t, n: range(n), loss=0.0, weights=None, name=lam
                 "gradient": sketch(torch.from_numpy(gradients[i])),
                 "information_loss_sq": torch.tensor(loss, dtype=torch.float64),
             }
-            for i in cohort(t, len(gradients))
+            for i in range(len(gradients))
         }
-        state = weights.update(state, reports)
+        state = weights.update(state, reports, t)
     return weights, state
 
 
@@ -65,18 +83,6 @@ def test_correlated_drifts(seed, correlation):
     assert found.client_drift_sq == pytest.approx(2.0, rel=0.2)
 
 
-def test_a_cohort_of_half_the_clients():
-    rng = np.random.default_rng(0)
-
-    def half(t, n):
-        return np.sort(rng.choice(n, n // 2, replace=False))
-
-    weights, state = learn(world(1, 20, 2.0, 3.0), cohort=half)
-    found = weights.estimate(state)
-    assert found.client_drift_sq == pytest.approx(2.0, rel=0.2)
-    assert found.time_drift_sq == pytest.approx(3.0, rel=0.2)
-
-
 def test_stateless_clients_count_both_drifts_as_one():
     """Every client is new: its own drift is drawn anew each round too (ERRATA: G2 + D2)."""
     rounds = (next(iter(world(1000 + t, 10, 2.0, 3.0))) for t in range(ROUNDS))
@@ -92,15 +98,6 @@ def test_long_gradients_are_sketched():
     found = weights.estimate(state)
     assert found.client_drift_sq == pytest.approx(2.0, rel=0.2)
     assert found.time_drift_sq == pytest.approx(3.0, rel=0.2)
-
-
-def test_a_single_client_is_compared_with_itself():
-    rng = np.random.default_rng(0)
-    rounds = [
-        np.ones((1, 100)) + rng.normal(size=(1, 100)) * np.sqrt(3 / 100) for _ in range(ROUNDS)
-    ]
-    weights, state = learn(rounds)
-    assert weights.estimate(state).time_drift_sq == pytest.approx(3.0, rel=0.2)
 
 
 def test_estimates_follow_a_change():
@@ -131,7 +128,7 @@ def test_constants_are_used_once_they_are_known():
 def test_nothing_reported_nothing_learned():
     weights = Adaptive()
     state = weights.init()
-    assert weights.update(state, {}) is state
+    assert weights.update(state, {}, 3) is state
     timeline = Timeline((0,), (10,), 1, 30)
     assert weights(timeline).tolist() == Merged()(timeline).tolist()
 
@@ -151,6 +148,37 @@ def test_estimates_are_measures_of_the_run():
     assert report["estimated_time_drift_sq"] == weights.estimate(state).time_drift_sq
     assert report["estimated_information_loss"] == 0.5
     assert weights.report(weights.init()) == {}
+
+
+LAYERS = {"fc.*": 1.0, "features.fc2.*": 0.5, "features.fc1.*": 0.0}
+
+
+def test_drifts_and_information_loss_are_of_the_same_parameters(data):
+    """A Taylor memory of the top layers: what the layers below do has no past to be weighed."""
+    task = Classification(data, Mlp((6, 4)))
+    objective, params, samples = task.objective(), task.initial(0)[0], data.train[torch.arange(40)]
+    memory, generator = Taylor(Fisher(), layers=LAYERS), torch.Generator().manual_seed(0)
+    record = memory.observe(objective, params + 0.1, samples, generator)
+    item = MemoryItem(0, 0, 0, 40, record)
+    report = probe(memory, objective, params, samples, item)
+    whole = objective.loss_gradient(params, Batch.mean(samples), (slice(0, len(params)),))
+    spans, approximation = memory.approximate(objective, params, item)
+    there = take(whole, spans)
+    assert 0 < len(there) < len(whole)
+    torch.testing.assert_close(report["gradient"], there.double())
+    lost = float((there - approximation).double().square().sum())
+    assert float(report["information_loss_sq"]) == pytest.approx(lost)
+    nothing = probe(Taylor(layers={"*": 0.0}), objective, params, samples, replace(item, record={}))
+    torch.testing.assert_close(nothing["gradient"], whole.double())
+    assert nothing["information_loss_sq"] == 0
+
+
+def test_clients_report_the_parameters_that_the_memory_covers(data):
+    task = Classification(data, Mlp((6, 4)))
+    scenario = Subsets(clients=3, subsets=4, client_alpha=1.0).on(data, seed=0)
+    for memory, numbers in ((Taylor(layers=LAYERS), 28 + 15), (CoreSet(5), 36 + 28 + 15)):
+        state = next(run(Method(FedAvg(), memory, Adaptive()), scenario, task)).weighting_state
+        assert state["centred"].shape == (3, numbers)
 
 
 def test_estimates_agree_with_measurements_in_a_real_run(data):

@@ -34,6 +34,7 @@ class Separable:
     """Losses with a diagonal Hessian; a subclass gives slope and curvature of each sample's loss."""
 
     buffers = torch.empty(0)
+    uses_batch_statistics = False
     names = {"a": slice(0, 2), "b": slice(2, SIZE)}
 
     def gradient(self, params, batch: Batch):

@@ -51,6 +51,7 @@ class Quadratics:
 
     buffers: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
     names: ClassVar[Mapping[str, slice]] = {"w": slice(0, 1)}
+    uses_batch_statistics = False
 
     def gradient(self, params, batch):
         a, b = batch.x.T

@@ -103,22 +103,55 @@ def test_a_damaged_one_is_skipped(tmp_path, damage):
     assert f"{last.name} is damaged" in complaints[0]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"not safetensors at all",
-        checkpoint.encode(snapshot()).replace(b"checkpoint-2", b"checkpoint-9"),
-    ],
-)
-def test_a_file_of_another_kind_is_refused(tmp_path, content):
-    path = tmp_path / f"00000001-{checkpoint._digest([content])}.safetensors"
+def written(folder, content: bytes):
+    path = folder / f"00000009-{checkpoint._digest([content])}.safetensors"
     path.write_bytes(content)
+    return path
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path):
     with pytest.raises(RunError, match="cannot be read"):
-        checkpoint.load(path)
+        checkpoint.load(written(tmp_path, b"not safetensors at all"))
 
 
-def as_before(original: Snapshot) -> bytes:
-    """How the first version wrote it, all at once."""
+@pytest.mark.parametrize("number", [b"2", b"9"])
+def test_one_of_another_version_is_never_skipped(tmp_path, number):
+    """A damaged one is, but this one is whole: going back to an earlier one would lose its rounds."""
+    checkpoint.save(tmp_path, snapshot(1), keep=3)
+    name = b"checkpoint-" + number
+    written(tmp_path, checkpoint.encode(snapshot()).replace(b"checkpoint-3", name))
+    with pytest.raises(
+        checkpoint.FormatError, match=rf"has format '.*{name.decode()}'.*version that wrote it"
+    ):
+        checkpoint.load_latest(tmp_path)
+
+
+def test_those_of_later_rounds_do_not_count(tmp_path):
+    """They are left from before a damaged run went back."""
+    for round_ in (8, 9, 1, 2, 3):
+        checkpoint.save(tmp_path, snapshot(round_), keep=2)
+    assert [int(path.name[:8]) for path in checkpoint.files(tmp_path)] == [9, 8, 3, 2]
+    checkpoint.save(tmp_path, snapshot(10), keep=2)
+    assert [int(path.name[:8]) for path in checkpoint.files(tmp_path)] == [10, 9]
+
+
+def test_those_before_a_deletion_go_at_once(tmp_path):
+    for round_ in (1, 2, 3, 4):
+        checkpoint.save(tmp_path, snapshot(round_), keep=9)
+    checkpoint.save(tmp_path, snapshot(5), keep=9, forgotten=3)
+    assert [int(path.name[:8]) for path in checkpoint.files(tmp_path)] == [5, 4]
+
+
+def test_what_it_says_about_its_run(tmp_path):
+    point = checkpoint.RunPoint({"metrics.jsonl": (12, "ab")}, {"data": "cd"})
+    path = checkpoint.save(tmp_path, snapshot(), 1, point)
+    _, found = checkpoint.load_with_point(path)
+    assert dict(found.identity) == point.identity
+    assert {name: tuple(value) for name, value in found.records.items()} == point.records
+
+
+def by_the_package(original: Snapshot) -> bytes:
+    """As the package would write it, all at once."""
     tensors = {"model/buffers": original.buffers}
     places = {"server": original.server, "weighting_state": original.weighting_state}
     places |= {f"past/{k}": kept.record for k, kept in enumerate(original.past)}
@@ -128,13 +161,14 @@ def as_before(original: Snapshot) -> bytes:
             f"client/{client}/{name}": tensor for name, tensor in named_tensors(client_state)
         }
     rest = {
-        "format": "chronofed-checkpoint-2",
+        "format": "chronofed-checkpoint-3",
         "round": original.round,
         "traffic": [original.traffic.down_bytes, original.traffic.up_bytes],
         "past": item_metadata(original.past),
         "client_states": {
             c: item_metadata(k.items) for c, k in sorted(original.client_states.items())
         },
+        "run": {"records": {}, "identity": {}},
     }
     whole = {name: tensor.clone() for name, tensor in tensors.items()}
     return safetensors.torch.save(whole, {"about": json.dumps(rest)})
@@ -146,8 +180,8 @@ def in_a_store(original: Snapshot, folder) -> Snapshot:
     return replace(original, client_states=store.snapshot())
 
 
-def test_the_bytes_are_those_of_the_first_version(tmp_path):
-    content = as_before(snapshot())
+def test_the_bytes_are_those_of_the_safetensors_package(tmp_path):
+    content = by_the_package(snapshot())
     assert checkpoint.encode(snapshot()) == content
     assert checkpoint.encode(in_a_store(snapshot(), tmp_path / "spilled")) == content
     path = checkpoint.save(tmp_path, snapshot(), keep=1)
@@ -176,7 +210,8 @@ def test_streams_are_what_safetensors_writes(about):
 
 
 def header(**about) -> bytes:
-    text = json.dumps({"t": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]} | about})
+    table = {"t": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]} | about}
+    text = json.dumps(table, separators=(",", ":"))
     return len(text).to_bytes(8, "little") + text.encode() + bytes(8)
 
 

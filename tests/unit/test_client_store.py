@@ -330,7 +330,7 @@ def test_a_foreign_database_and_a_later_format(path):
     with sqlite3.connect(path) as file:
         file.execute("PRAGMA user_version = 99")
     file.close()
-    with pytest.raises(RunError, match=r"written by a later chronofed .format 99"):
+    with pytest.raises(RunError, match=r"written by another chronofed .format 99"):
         inspect(path)
 
 
@@ -500,6 +500,18 @@ def test_forgetting_rows_takes_samples_out_and_what_was_made_of_them(path):
         assert two.record["rows"].tolist() == [21, 22]
         assert b"SECRET-MADE" not in on_disk(path)
         assert client_store.forgotten == {12, 31, 99}
+
+
+def test_a_reservoir_counts_a_data_set_that_was_forgotten_row_by_row(path):
+    one, two = item(0, mark="SECRET-ONE", rows=(1, 2)), item(1, mark="SECRET-TWO", rows=(3,))
+    for kept in (one, two):
+        kept.record["reservoir"] = torch.ones(len(kept.record["y"]), dtype=torch.bool)
+    with ClientStore(path) as client_store:
+        client_store.commit("a", b"r", client_state(one, two))
+        client_store.forget(rows=[1, 2])
+        left = client_store.client_state().items
+        assert [(k.key, k.size, len(k.record)) for k in left] == [(0, 50, 0), (1, 50, 4)]
+    assert b"SECRET-ONE" not in on_disk(path)
 
 
 def test_the_bytes_of_a_single_sample_are_gone(path):

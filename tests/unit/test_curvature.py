@@ -121,7 +121,7 @@ def test_fisher_with_the_models_own_labels_is_the_exact_diagonal(settings):
 def test_hutchinson_is_unbiased_with_the_variance_of_the_formula(small):
     dense = small.hessian()
     probes = 1000
-    estimate = small.diagonal(Hutchinson(probes, clamp=False))
+    estimate = small.diagonal(Hutchinson(probes))
     deviation = ((dense.square().sum(1) - dense.diagonal().square()) / probes).sqrt()
     off = (estimate - dense.diagonal()) / deviation.clamp(min=1e-12)
     assert off.abs().max() < 4.5
@@ -129,19 +129,25 @@ def test_hutchinson_is_unbiased_with_the_variance_of_the_formula(small):
 
 
 def test_hutchinson_is_the_mean_over_its_probes(small):
-    one = Hutchinson(1, clamp=False)
+    one = Hutchinson(1)
     source = generator(7)
     loss = small.mean_loss(small.everything())
     each = [one.expand(loss, source)[1] for _ in range(3)]
-    _, three = Hutchinson(3, clamp=False).expand(loss, generator(7))
+    _, three = Hutchinson(3).expand(loss, generator(7))
     torch.testing.assert_close(three, sum(each) / 3, **EXACT)
     assert not torch.equal(each[0], each[1])
 
 
-def test_hutchinson_clamps_the_mean_and_nothing_else(small):
-    raw = small.diagonal(Hutchinson(2, clamp=False))
-    assert (raw < 0).any()
-    assert torch.equal(small.diagonal(Hutchinson(2)), raw.clamp(min=0))
+@pytest.mark.parametrize(
+    ("curvature", "signed"),
+    [(Hutchinson(2), True), (Exact(), True), (Fisher(), False), (SquaredGradient(), False)],
+    ids=str,
+)
+def test_estimates_keep_their_sign_and_say_if_they_have_one(curvature, signed, small):
+    """A ReLU network's exact diagonal has no negative entry, but another module's may."""
+    assert curvature.nonnegative is not signed
+    if not isinstance(curvature, Exact):
+        assert bool((small.diagonal(curvature) < 0).any()) is signed
 
 
 @pytest.mark.parametrize("curvature", [Fisher(), SquaredGradient(), Exact()], ids=str)
@@ -158,7 +164,7 @@ def test_hutchinson_sees_only_its_part_of_the_hessian(small):
     spans = (small.objective.names["fc.bias"],)
     block = small.hessian()[spans[0], spans[0]]
     deviation = ((block.square().sum(1) - block.diagonal().square()) / 500).sqrt()
-    estimate = small.diagonal(Hutchinson(500, clamp=False), spans)
+    estimate = small.diagonal(Hutchinson(500), spans)
     assert ((estimate - block.diagonal()).abs() < 4.5 * deviation).all()
 
 
@@ -183,6 +189,6 @@ def test_convolutions_and_normalisations(settings, shape):
     v = p * (1 - p)  # (n, classes)
     want = torch.cat([(v.T @ z.square() / len(z)).flatten(), v.mean(0)])
     torch.testing.assert_close(world.diagonal(Exact(), spans), want, **EXACT)
-    estimate = world.diagonal(Hutchinson(100, clamp=False), spans)
+    estimate = world.diagonal(Hutchinson(100), spans)
     assert (estimate - want).norm() < 0.5 * want.norm()
     assert torch.equal(world.objective.buffers, before)

@@ -190,6 +190,24 @@ def test_a_client_state_keeps_what_was_not_deleted():
     assert client_states[0].items == (nameless,)
 
 
+def test_a_reservoir_counts_a_data_set_after_all_its_samples_are_deleted(task, scenario):
+    """Otherwise later samples would have better chances than earlier ones."""
+    memory, source = CoreSet(4, "reservoir"), torch.Generator().manual_seed(0)
+    kept = ()
+    for t in range(3):
+        visit = scenario.at(t).visits[0]
+        samples = task.samples(visit.indices)
+        record = memory.observe(task.objective(), task.initial(0)[0], samples, source)
+        kept = memory.retain(kept, [MemoryItem(t, 0, t, len(samples), record)], source)
+    first = next(k for k in kept if k.record)
+    client_states = {0: ClientState(items=kept)}
+    apply_deletions(client_states, [Deletion(rows=tuple(first.record["rows"].tolist()))])
+    left = client_states[0].items
+    assert [(k.key, k.size) for k in left] == [(k.key, k.size) for k in kept]
+    assert next(k for k in left if k.key == first.key).record == {}
+    assert sum(len(k.record.get("y", ())) for k in left) == 4 - len(first.record["y"])
+
+
 def test_what_was_made_of_a_deleted_sample_goes_with_it():
     made = {"x": torch.zeros(2, 1), "y": torch.tensor([0, 1]), "sources": torch.tensor([3, 4, 5])}
     client_states = {0: ClientState(items=(MemoryItem(0, 0, 0, 3, made),))}

@@ -5,14 +5,26 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
-from chronofed import CoreSet, Dataset, Ditto, Method, Samples, Stateless
+from chronofed import (
+    Classification,
+    CoreSet,
+    Dataset,
+    Ditto,
+    Linear,
+    Method,
+    Samples,
+    Stateless,
+    Subsets,
+)
 from chronofed.clients.cache import StateCache
 from chronofed.clients.state import ClientState
 from chronofed.data.dataset import Origin
+from chronofed.models.zoo import Custom
 from chronofed.scenarios import Visit
-from chronofed.training.drift import _drifts
+from chronofed.training.drift import _drifts, _latest_visits
 from chronofed.training.evaluation import Evaluate, Evaluator
 from chronofed.training.period_accuracy import AccuracyHistory, PeriodAccuracy
 from chronofed.training.summary import recovery, summarise
@@ -130,6 +142,16 @@ def test_table_rows_are_measured_where_they_belong():
     correct = np.array([True, False, True, False])
     assert table.accuracies(correct) == [[0, 0, 1.0], [0, 1, 0.0], [1, 1, 0.5]]
     assert table.client_accuracy(0, correct) == 0.5
+    assert table.client_accuracy(2, correct) is None
+    table.visit(2, Visit(np.array([0]), 0))  # has no test rows at all
+    assert table.client_accuracy(2, correct) is None
+
+
+def test_forgetting_is_measured_against_the_best_ever():
+    history = AccuracyHistory()
+    for round_, accuracy in enumerate([0.9, 0.5, 0.6], 1):
+        history.add({"round": round_, "accuracy": [[0, 0, accuracy]]})
+    assert history.measures()["forgetting"] == pytest.approx(0.3)
 
 
 def test_forgetting_and_backward_transfer_by_hand():
@@ -156,6 +178,77 @@ def test_personal_models_are_measured_beside_the_global_one(task, scenario, eval
     want = np.mean([np.mean(s) for s in share.values()])
     assert measures["personal_accuracy"] == pytest.approx(want)
     assert measures["client_accuracy"] > 0.5
+
+
+def normed(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.BatchNorm1d(shape[0]), nn.Linear(shape[0], classes))
+
+
+def test_personal_models_are_scored_with_their_own_statistics(data, scenario, train_for):
+    """The clients' statistics are moved far from the server's, so that answers differ."""
+    task = Classification(data, Custom(f"{__name__}:normed"))
+    method = Method(Ditto())
+    snapshot = train_for(method, 4, task=task)
+    moved = {
+        i: replace(
+            client_state,
+            backbone_state={
+                **client_state.backbone_state,
+                "buffers": client_state.backbone_state["buffers"] * (1 + i),
+            },
+        )
+        for i, client_state in snapshot.client_states.items()
+    }
+    measures = Evaluator(task, scenario, method, Evaluate(), seed=0)(
+        replace(snapshot, client_states=moved)
+    ).measures
+
+    def accuracy(buffers_of) -> float:
+        table = PeriodAccuracy(data)
+        for t in range(4):
+            for i, visit in scenario.at(t).visits.items():
+                table.visit(i, visit)
+        objective, found = task.objective(), []
+        for i, client_state in sorted(moved.items()):
+            state = client_state.backbone_state
+            score = task.score(objective, state["personal"], buffers_of(state), data.test)
+            found.append(table.client_accuracy(i, score.correct))
+        return float(np.mean(found))
+
+    assert measures["personal_accuracy"] == pytest.approx(accuracy(lambda s: s["buffers"]))
+    assert measures["personal_accuracy"] != pytest.approx(
+        accuracy(lambda _: snapshot.buffers), abs=1e-3
+    )
+    zero = torch.zeros_like(snapshot.buffers)
+    assert measures["personal_accuracy"] != pytest.approx(accuracy(lambda _: zero), abs=1e-3)
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_a_client_without_test_samples_is_left_out_of_the_mean(measured, task, snapshots):
+    """Not a number is not an accuracy of anybody else."""
+    rows = len(task.data.test)
+    whose = np.arange(rows) % 3 if measured else np.full(rows, 9)  # of 4 clients
+    nobody = np.zeros(len(task.data.train), dtype=np.int64)
+    origin = Origin(tuple("abcd"), ("p",), nobody, nobody, whose, np.zeros(rows, dtype=np.int64))
+    table = Classification(replace(task.data, origin=origin), Linear())
+    scenario = Subsets(clients=4, subsets=1, client_alpha=1.0).on(table.data, seed=0)
+    lost = torch.zeros(18)  # always answers class 0
+    states = {i: ClientState({"personal": lost}) for i in range(4)}
+    evaluator = Evaluator(table, scenario, Method(Ditto()), Evaluate(), seed=0)
+    measures = evaluator(replace(snapshots[3], client_states=states)).measures
+    assert ("personal_accuracy" in measures, "client_accuracy" in measures) == (measured,) * 2
+    if measured:
+        labels = table.data.test.y.numpy()
+        want = np.mean([(labels[whose == i] == 0).mean() for i in range(3)])
+        assert measures["personal_accuracy"] == pytest.approx(want)
+
+
+def test_drifts_are_measured_on_the_latest_data_sets_and_no_more(scenario):
+    found = _latest_visits(scenario, 8, 2)
+    for client in range(4):
+        keys = [scenario.at(t).visits[client].key for t in reversed(range(8))]
+        latest = list(dict.fromkeys(keys))[:2]
+        assert {key for i, key in found if i == client} == set(latest)
 
 
 def test_drifts_and_information_loss_against_their_definitions(task, scenario, train_for):

@@ -20,6 +20,7 @@ from chronofed.core.errors import (
 )
 from chronofed.runs import RunDirectory, checkpoint_writer, runner
 from chronofed.runs.built import build
+from chronofed.runs.checkpoint import RunPoint
 from chronofed.runs.checkpoint_writer import CheckpointWriter
 from chronofed.runs.spec import Checkpoint, on_engine
 from chronofed.studies import grid
@@ -166,7 +167,7 @@ def test_a_checkpoint_that_cannot_be_written_is_reported_soon(tmp_path, monkeypa
 def test_writer_waits_for_the_previous_checkpoint(tmp_path, monkeypatch):
     order = []
 
-    def slow(folder, snapshot, keep):
+    def slow(folder, snapshot, *_):
         time.sleep(0.05)
         order.append(snapshot)
 
@@ -174,7 +175,7 @@ def test_writer_waits_for_the_previous_checkpoint(tmp_path, monkeypatch):
     (directory,) = create(tmp_path, BASE)
     with CheckpointWriter(directory) as writer:
         for snapshot in (1, 2, 3):
-            writer.save(snapshot, keep=1)
+            writer.save(snapshot, 1, RunPoint())
             assert len(order) >= snapshot - 1
     assert order == [1, 2, 3]
 
@@ -193,7 +194,7 @@ def test_workers_forward_what_they_log(tmp_path, caplog, jobs):
     outcomes = grid.run_all(runs(tmp_path, *seeds(2)), jobs)
     assert [outcome["rounds"] for outcome in outcomes] == [3, 3]
     assert len(caplog.records) == 2
-    assert {record.name for record in caplog.records} == {"chronofed.runs.runner"}
+    assert {record.name for record in caplog.records} == {"chronofed.runs.restore"}
     assert all(line.endswith("resuming from round 0") for line in caplog.messages)
 
 

@@ -3,7 +3,10 @@
 import http.client
 import json
 import os
+import select
+import socket
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -125,12 +128,22 @@ def test_a_payload_grows_with_its_run(tmp_path):
     run.append(
         {"round": 4, "test_accuracy": 0.9, "test_loss": 1.0},
         {"total": 2.0},
-        {"period_accuracy": {"round": 4, "accuracy": [[0, 0, 1.0]]}},
+        {
+            "period_accuracy": {
+                "round": 4,
+                "basis": "rows",
+                "pairs": 1,
+                "accuracy": [[0, 0, 1.0]],
+                "held": [],
+                "tested": [],
+            }
+        },
     )
     content = index.payload(["run"])
     assert curve(content) == [1, 2, 3, 4]
     assert len(content["periods"]) == 1
-    run.rewind(2)
+    run.rewind("metrics.jsonl", 2)
+    run.rewind("period_accuracy.jsonl", 2)
     content = index.payload(["run"])
     assert curve(content) == [1, 2]
     assert content["periods"] == []
@@ -215,14 +228,63 @@ def test_only_this_machine_is_served(server):
     for host, status in (
         (f"127.0.0.1:{port}", 200),
         (f"localhost:{port}", 200),
+        # A forwarded port, as by ssh -L 9000:127.0.0.1:8765.
+        ("localhost:9000", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:9000", 200),
         ("evil.example", 403),
         (f"evil.example:{port}", 403),
-        ("127.0.0.1", 403),
         (f"127.0.0.1:{port}.evil.example", 403),
+        ("localhost.evil.example:9000", 403),
+        (f"localhost@evil.example:{port}", 403),
+        ("localhost, evil.example", 403),
+        ("[::1", 403),
+        ("", 403),
     ):
         answer, body = ask(server, "/api/runs", Host=host)
         assert answer.status == status, host
         assert (b"alert" in body) == (status == 200)
+
+
+def test_an_unknown_host_is_told_what_to_do_and_can_be_allowed(server):
+    _, body = ask(server, "/", Host="Box.Example:8765")
+    assert json.loads(body)["error"] == (
+        "unknown host 'box.example'; if it is yours, start chronofed watch with --allow-host and this name"
+    )
+    with LiveServer(Path("."), 0, ["BOX.example"]) as other:
+        server.hosts = other.hosts
+    assert ask(server, "/", Host="Box.Example:8765")[0].status == 200
+    assert ask(server, "/", Host="other.box.example")[0].status == 403
+
+
+@pytest.mark.parametrize(
+    ("address", "status", "reason"),
+    [
+        ("/api/payload?" + "run=run&" * 1001, 400, "more than 1000 fields in the query"),
+        ("http://[::1", 400, "not an address: Invalid IPv6 URL"),
+        ("/none", 404, "no such page"),
+    ],
+)
+def test_addresses_that_make_no_sense_get_one_line(server, capfd, address, status, reason):
+    answer, body = ask(server, address, Host="localhost")
+    assert (answer.status, json.loads(body)) == (status, {"error": reason})
+    assert capfd.readouterr().err == ""
+
+
+def test_names_that_are_no_runs_do_no_harm(server, capfd):
+    answer, body = ask(server, "/api/payload?run=%00&run=%ff&run=..%2f..&run=" + "a" * 5000)
+    assert (answer.status, json.loads(body)["groups"]) == (200, [])
+    assert capfd.readouterr().err == ""
+
+
+def test_many_browsers_may_come_at_once(tmp_path):
+    """All connect before the first is accepted; one beyond the backlog would never get through."""
+    with LiveServer(tmp_path, 0) as waiting, ExitStack() as stack:
+        for _ in range(60):
+            one = stack.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(waiting.server_address)
+            assert select.select([], [one], [], 10)[1] == [one]
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])

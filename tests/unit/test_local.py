@@ -2,17 +2,22 @@
 
 import pytest
 import torch
+from torch import nn
 
 from chronofed import Train
+from chronofed.core.errors import DataError
 from chronofed.core.types import Batch, Samples
+from chronofed.methods import local as local_module
 from chronofed.methods.local import ClientLocal
 from chronofed.methods.surrogate import Pool, Quadratic, Surrogate
+from chronofed.models.objective import TorchObjective
 
 
 class Parabola:
     """f(w) = mean of (w - x)^2 / 2 over samples: its gradient is sum of weight * (w - x)."""
 
     buffers = torch.empty(0)
+    uses_batch_statistics = False
 
     def gradient(self, params, batch: Batch):
         return batch.weight.sum() * params - batch.weight @ batch.x
@@ -47,6 +52,12 @@ def test_weight_decay():
     # gradient w - 2 + 0.5 w; from 1: 1 - 0.1 * -0.5 = 1.05
     train = Train(lr=0.1, batch_size=2, steps=1, weight_decay=0.5)
     assert descend(local(train), start=1.0) == pytest.approx(1.05, abs=1e-15)
+
+
+def test_weight_decay_goes_through_the_momentum():
+    # from 1: velocity -0.5, w 1.05; velocity 0.5 * -0.5 + (1.05 - 2 + 0.525) = -0.675, w 1.1175
+    train = Train(lr=0.1, batch_size=2, steps=2, momentum=0.5, weight_decay=0.5)
+    assert descend(local(train), start=1.0) == pytest.approx(1.1175, abs=1e-15)
 
 
 def past_of_both_kinds() -> Surrogate:
@@ -145,3 +156,83 @@ def test_the_second_point_sees_the_same_dropout_and_leaves_the_buffers():
     here, there = one.stochastic_gradients(torch.zeros(1).double(), torch.ones(1).double())
     assert float(there - here) == pytest.approx(1.0, abs=1e-15)
     assert objective.buffers.tolist() == [1.0]
+
+
+# BatchNorm
+
+
+def normalised(n: int, train: Train, past: Surrogate | None = None) -> ClientLocal:
+    """A client whose samples are sorted by class, with a model that normalises its inputs."""
+    source = torch.Generator().manual_seed(3)
+    y = torch.arange(n) * 3 // n
+    x = torch.randn(n, 4, generator=source, dtype=torch.float64) + 2 * y[:, None]
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        layers = nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3)
+        objective = TorchObjective(nn.Sequential(*layers).double())
+    return ClientLocal(objective, Samples(x, y), past or Surrogate(), train, source)
+
+
+def test_a_last_mini_batch_of_one_sample_joins_the_one_before_it():
+    train = Train(lr=0.1, batch_size=16, epochs=2)
+    one = normalised(33, train)
+    assert one.steps == 4
+    epoch = [one.draw() for _ in range(2)]
+    assert [len(pick) for pick, _ in epoch] == [16, 17]
+    assert sorted(torch.cat([pick for pick, _ in epoch]).tolist()) == list(range(33))
+    assert [float(weight.sum()) for _, weight in epoch] == pytest.approx([1.0, 1.0])
+    assert torch.isfinite(one.descend(one.objective.flat.read(), one.stochastic_gradient)).all()
+    # Two samples have statistics, and other models need none.
+    assert [len(normalised(34, train).draw()[0]), normalised(34, train).steps] == [16, 5]
+    assert local(train, x=range(33)).steps == 5
+    assert [train.count(n, n, least=2) for n in (1, 16, 17, 18, 33)] == [1, 2, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("n", "size"), [(1, 16), (5, 1)])
+def test_a_single_sample_is_refused_in_one_line(n, size):
+    one = normalised(n, Train(batch_size=size))
+    with pytest.raises(
+        DataError, match=r"BatchNorm cannot train on .* one sample: set train\.batch_"
+    ) as e:
+        one.stochastic_gradient(one.objective.flat.read())
+    assert "\n" not in str(e.value)
+
+
+def test_one_sample_leaves_the_statistics_alone():
+    """A model may train on it together with replayed samples."""
+    one = normalised(1, Train())
+    before = one.objective.buffers
+    one.objective.refresh(one.objective.flat.read(), one.samples)
+    assert torch.equal(one.objective.buffers, before)
+
+
+def test_with_batch_norm_the_full_gradient_is_the_mean_of_mini_batches(monkeypatch):
+    """Sorted classes must not be normalised apart, and the size of a chunk must not matter."""
+    one = normalised(240, Train(batch_size=16))
+    w, buffers = one.objective.flat.read(), one.objective.buffers
+    full = one.full_gradient(w)
+    assert torch.equal(one.objective.buffers, buffers)
+    mean = sum(one.stochastic_gradient(w) for _ in range(15 * 20)) / (15 * 20)
+    assert (full - mean).norm() < 0.2 * mean.norm()
+    monkeypatch.setattr(local_module, "FULL_GRADIENT_SAMPLES", 40)
+    assert torch.equal(one.full_gradient(w), full)
+    # What it was before: parts in the order of the data, normalised one by one.
+    apart = sum(one.objective.gradient(w, batch) for batch in one.pool.parts(64))
+    assert (apart - mean).norm() > 0.5 * mean.norm()
+    running = one.objective.loss_gradient(w, one.pool.whole(), (slice(0, len(w)),))
+    assert (running - mean).norm() > 0.5 * mean.norm()
+
+
+def test_with_full_batches_the_full_gradient_is_the_only_one():
+    one = normalised(33, Train(batch_size="full"))
+    w = one.objective.flat.read()
+    torch.testing.assert_close(one.full_gradient(w), one.stochastic_gradient(w), rtol=0, atol=1e-14)
+
+
+def test_the_full_gradient_of_replayed_samples_counts_their_weights():
+    x = torch.full((3, 4), 9.0, dtype=torch.float64)
+    past = Pool(Samples(x, torch.tensor([0, 1, 2])), torch.tensor([0.1, 0.1, 0.2]).double())
+    one = normalised(33, Train(batch_size="full"), Surrogate(0.6, past))
+    w = one.objective.flat.read()
+    want = one.objective.gradient(w, one.pool.whole())
+    torch.testing.assert_close(one.full_gradient(w), want, rtol=0, atol=1e-14)

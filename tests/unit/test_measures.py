@@ -10,9 +10,10 @@ from rich.console import Console
 
 from chronofed import Experiment, Linear, Measure, Method, Train
 from chronofed.cli.progress import latest_table
-from chronofed.core.errors import RunError, SpecError
+from chronofed.core.errors import RunError, SpecError, UserCodeError
+from chronofed.reports.groups import groups
 from chronofed.reports.payload import build_payload
-from chronofed.reports.runs import RunView, groups
+from chronofed.reports.runs import RunView
 from chronofed.reports.terminal.comparison import comparison
 from chronofed.runs import RunDirectory, runner
 from chronofed.runs.built import build
@@ -80,7 +81,7 @@ def test_recipes_name_measures_that_exist():
 
 def test_columns_of_the_table():
     assert [(c.key, c.heading, c.scale, c.digits, c.better) for c in columns()] == [
-        ("best5", "best-5 %", 100, 2, "higher"),
+        ("best5", "mean of best 5 %", 100, 2, "higher"),
         ("last", "last %", 100, 2, "higher"),
         ("anytime", "anytime %", 100, 2, "higher"),
         ("last_forgetting", "forgetting %", 100, 2, "lower"),
@@ -110,7 +111,7 @@ def test_statistics_follow_the_direction():
     assert summary["best5_low"] == 2.0  # the mean of 0 to 4
     assert summary["anytime_low"] == 4.5
     assert (summary["last_low"], summary["falls_low"]) == (9.0, 0)
-    assert [c.heading for c in low.columns()] == ["best-5 low", "last low", "anytime low"]
+    assert [c.heading for c in low.columns()] == ["mean of best 5 low", "last low", "anytime low"]
 
 
 def test_units():
@@ -132,7 +133,7 @@ def test_an_own_measure_is_shown_everywhere(tmp_path):
     found = groups([RunView.read(run.path)])
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(comparison(found))
-    assert "best-5 [b]wrong" in console.export_text()
+    assert "mean of best 5 [b]wrong" in console.export_text()
     payload = build_payload(found, "t")
     assert {
         "key": "last_wrong",
@@ -140,7 +141,7 @@ def test_an_own_measure_is_shown_everywhere(tmp_path):
         "digits": 0,
         "better": "lower",
     } in payload["columns"]
-    assert payload["groups"][0]["cells"]["last_wrong"][0] == line["wrong"]
+    assert payload["groups"][0]["cells"]["last_wrong"]["mean"] == line["wrong"]
     curve = next(measure for measure in payload["measures"] if measure["key"] == "wrong")
     assert (curve["title"], curve["unit"]) == ("Wrong <b>answers</b>", "")
     assert curve["curves"][0]["y"][-1] == line["wrong"]
@@ -165,7 +166,7 @@ def test_an_unfinished_run_is_summarised_with_its_own_measures(tmp_path):
     [
         ("own_measures:TAKEN", "the key 'test_loss' is taken"),
         ("own_measures:MISSING", "cannot import 'own_measures:MISSING'"),
-        ("own_measures:NUMBER", "cannot import 'own_measures:NUMBER'"),
+        ("own_measures:NUMBER", "'own_measures:NUMBER' is a int, not a Measure"),
         ("no_such_module:X", "No module named 'no_such_module'"),
         ("own_measures", r"expected 'package\.module:NAME'"),
         ("builtins:dict", "is a dict, not a Measure"),
@@ -178,10 +179,10 @@ def test_what_is_no_measure_is_refused_before_training(tmp_path, name, complaint
 
 
 def test_a_measure_that_fails_is_named(tmp_path):
-    run = start(tmp_path / "run", "BROKEN")
-    with pytest.raises(SpecError, match=r"'broken' failed: ZeroDivisionError"):
-        runner.resume(run)
-    assert "broken" in run.failure()
+    with pytest.raises(UserCodeError, match=r"'broken' failed: ZeroDivisionError") as caught:
+        start(tmp_path / "run", "BROKEN")
+    assert "own_measures.py" in caught.value.frames
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional
 
 from chronofed.core.config import kind_of
-from chronofed.core.errors import SpecError
+from chronofed.core.errors import SpecError, UserCodeError
 from chronofed.core.types import Batch
 from chronofed.models import layers
 from chronofed.models.layers import BasicBlock, Scale
@@ -239,13 +239,16 @@ def test_custom():
         (
             "chronofed_test_models",
             {},
-            "'chronofed_test_models' is not of the form 'package.module:f",
+            "'chronofed_test_models': expected package.module:name",
         ),
-        (":build", {}, "':build' is not of the form"),
-        ("chronofed_test_absent:build", {}, "cannot import chronofed_test_absent: .*PYTHONPATH"),
-        ("chronofed_test_broken:build", {}, "cannot import chronofed_test_broken: .*_absent"),
-        ("chronofed_test_models:biuld", {}, "chronofed_test_models has no function 'biuld'"),
-        ("chronofed_test_models:number", {}, "chronofed_test_models has no function 'number'"),
+        (":build", {}, "':build': expected package.module:name"),
+        (
+            "chronofed_test_absent:build",
+            {},
+            "'chronofed_test_absent:build': No module .*PYTHONPATH",
+        ),
+        ("chronofed_test_models:biuld", {}, "'chronofed_test_models' has no attribute 'biuld'"),
+        ("chronofed_test_models:number", {}, "chronofed_test_models:number is no function"),
         ("chronofed_test_models:nothing", {}, "nothing returned list, not a torch.nn.Module"),
         ("chronofed_test_models:build", {"deep": 1}, "cannot be called: .*'deep'"),
         ("chronofed_test_models:build", {"classes": 1}, "cannot be called: .*'classes'"),
@@ -254,6 +257,14 @@ def test_custom():
 def test_custom_refused(factory, options, message):
     with pytest.raises(SpecError, match=rf"(?s)^(?!.*\n)model custom: .*{message}"):
         Custom(factory, options).build((4,), 3)
+
+
+@pytest.mark.usefixtures("user_module")
+def test_custom_module_that_fails_is_shown_with_the_users_frames():
+    with pytest.raises(UserCodeError, match="'chronofed_test_broken:build': No module") as caught:
+        Custom("chronofed_test_broken:build").build((4,), 3)
+    assert "chronofed_test_broken.py" in caught.value.frames
+    assert "zoo.py" not in caught.value.frames
 
 
 @pytest.mark.parametrize("norm", ["batch", "group", "none"])
@@ -294,3 +305,43 @@ def test_order_of_pixels_in_memory_does_not_matter(shape):
     torch.testing.assert_close(objective.gradient(params, batch), expected, rtol=1e-10, atol=1e-12)
     logits = objective.logits(params, x)
     torch.testing.assert_close(logits, objective.flat.module(x).detach(), rtol=1e-10, atol=1e-12)
+
+
+class Shortcut(nn.Module):
+    """A strided 1x1 convolution of colours, as a model of a user's own may have it."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, 8, 1, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x.float()).mean((2, 3))
+
+
+@pytest.mark.parametrize(
+    ("settings", "channels", "together"),
+    [
+        (ResNet18(4), 3, False),
+        (ResNet18(7, "group"), 3, False),
+        (ResNet18(8), 3, True),
+        (Cnn((4, 8), 16), 3, True),
+        (None, 3, False),
+        (None, 8, True),
+    ],
+    ids=str,
+)
+def test_narrow_strided_convolutions_never_see_channels_last(settings, channels, together):
+    """In torch 2.13 their backward pass would end the process, whatever the layout of the data."""
+    module = settings.build((channels, 32, 32), 10) if settings else Shortcut(channels)
+    seen = []
+    module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    x = images(4, 32, 32, channels).permute(0, 3, 1, 2)
+    objective = TorchObjective(module)
+    params = objective.flat.read()
+    batch = Batch(x, torch.arange(4) % 8, torch.full((4,), 0.25, dtype=torch.float64))
+    objective.logits(params, x)
+    objective.loss_gradient(params, batch, (slice(0, len(params)),))
+    objective.gradient(params, batch)
+    assert len(seen) == 3
+    assert {one.is_contiguous(memory_format=torch.channels_last) for one in seen} == {together}
+    assert {one.is_contiguous() for one in seen} == {not together}

@@ -24,7 +24,10 @@ def losses():
 
 def test_judgement_by_hand():
     cell = _cell("BRD-SL-SC", "CFL", np.array([0.1, 0.25, 0.3]), losses())
-    assert (cell.lr, cell.loss, cell.final, cell.deviation) == (0.25, 1.5, 1.5, 0.5)
+    assert (cell.lr, cell.loss, cell.final) == (0.25, 1.5, 1.5)
+    assert cell.deviation == pytest.approx(0.5**0.5)  # of 2 and 1, with n - 1
+    alone = _cell("BRD-SL-SC", "CFL", np.array([0.1, 0.25, 0.3]), losses()[:, :1])
+    assert alone.deviation is None
     assert cell.likely == (0.1, 0.25)  # the first seed prefers 0.1
     assert cell.variation == pytest.approx((81 + 1 + 64 + 1) / 2)
     assert cell.tolerated == cell.stable == 0.25  # 0.1 has 2.5 / 1.5 of the best loss

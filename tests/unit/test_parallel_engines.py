@@ -179,6 +179,38 @@ def test_a_worker_that_dies_is_named(trap, what, task, plan):
         assert set(served(engine, rest)) == {0, 1, 3}
 
 
+def test_a_fork_server_that_dies_while_it_starts_is_one_line(tmp_path):
+    (tmp_path / "dies.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import multiprocessing
+            from chronofed.core.errors import ChronofedError
+            from chronofed.engines import processes
+
+            if __name__ == "__main__":
+                context = multiprocessing.get_context("forkserver")
+                context.set_forkserver_preload(["dies"])
+                try:
+                    processes.start(context.Process(target=print))
+                except ChronofedError as error:
+                    print(error)
+            """
+        )
+    )
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    assert done.stderr == ""
+    assert done.stdout.startswith("cannot start a worker process: the fork server died (")
+
+
 def test_a_worker_killed_while_idle_is_missed_and_replaced(task, plan):
     with ProcessEngine(task, 2) as engine:
         served(engine, plan)
@@ -260,6 +292,9 @@ def launch(tmp_path):
     return launch
 
 
+@pytest.mark.parametrize(
+    "kind", [pytest.param(ThreadEngine, marks=pytest.mark.slow), ProcessEngine]
+)
 def test_an_engine_that_nobody_closes_does_not_keep_python_from_ending(kind, launch):
     body = """
         print(next(run(Method(), scenario, task, engine=engine)).round)

@@ -62,6 +62,15 @@ def mini(tmp_path):
     return write
 
 
+def test_what_a_scale_says_about_a_column_comes_after_the_column(mini):
+    """A tuned setting of one column replaces the column's own."""
+    tuned = "columns = { late = { train = { lr = 0.7 } } }"
+    recipe = load(mini(MINI.replace("columns = { late = { train = { batch_size = 5 } } }", tuned)))
+    rates = {(c.column, c.row): c.experiment.train.lr for c in recipe.cells("small", [0])}
+    assert rates["late", "FedAvg"] == rates["late", "CFL"] == 0.7
+    assert rates["early", "FedAvg"] == 0.05
+
+
 def test_cells_are_base_scale_column_and_row_together(mini):
     recipe = load(mini())
     cells = list(recipe.cells("small", [3, 4]))

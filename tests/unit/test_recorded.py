@@ -4,10 +4,23 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
-from chronofed import CoreSet, Experiment, Forget, Linear, Method, Optimal, Taylor, Train
+from chronofed import (
+    CoreSet,
+    Experiment,
+    Forget,
+    Linear,
+    Merged,
+    Method,
+    Optimal,
+    Snapshot,
+    Taylor,
+    Train,
+)
+from chronofed.clients.state import ClientState
 from chronofed.core.errors import RunError, SpecError
-from chronofed.methods.memories import Moment
+from chronofed.methods.memories import MemoryItem, Moment
 from chronofed.reports.figures import canvas
 from chronofed.reports.figures.maps import draw_heatmap, draw_round_weights, recorded_grid
 from chronofed.reports.runs import RunView
@@ -33,6 +46,43 @@ def test_round_weights_are_those_that_clients_use(train_for):
     assert found["present"] + sum(found["past"]) + found["older"] == pytest.approx(1, abs=1e-4)
     assert found["round"] == 5
     assert 1 <= len(found["past"]) <= 4
+
+
+def test_the_newest_past_comes_first():
+    """Merged weights are in proportion to sizes: 10, 20, 30 and a typical 20."""
+    items = tuple(MemoryItem(t, 0, t, 10 * (t + 1), {"linear": torch.ones(1)}) for t in range(3))
+    snapshot = Snapshot(3, {"params": torch.ones(1)}, torch.empty(0), past=items)
+    found = round_weights(Method(memory=Taylor(), weights=Merged()), snapshot)
+    assert found == {"round": 3, "present": 0.25, "past": [0.375, 0.25, 0.125], "older": 0.0}
+
+
+def kept_items(*sizes: int) -> tuple[MemoryItem, ...]:
+    """One data set of 100 samples a round, of which so many are kept; the last is the present one."""
+    return tuple(
+        MemoryItem(t, 0, t, 100, {"x": torch.ones(n, 1), "y": torch.zeros(n).long()} if n else {})
+        for t, n in enumerate(sizes)
+    )
+
+
+@pytest.mark.parametrize(
+    ("select", "sizes", "past"),
+    [
+        # Of a reservoir of 10, two data sets have nothing left: they have no weight, either.
+        ("reservoir", (0, 6, 0, 4, 1), [4 / 110, 6 / 110]),
+        # Samples that are kept count, not those that were seen.
+        ("uniform", (20, 5, 7), [5 / 125, 20 / 125]),
+    ],
+)
+def test_kept_samples_count_and_empty_items_do_not(select, sizes, past):
+    method, items = Method(memory=CoreSet(10, select), weights=Merged()), kept_items(*sizes)
+    state = {0: ClientState({}, items)}
+    snapshot = Snapshot(9, {"params": torch.ones(1)}, torch.empty(0), client_states=state)
+    found = round_weights(method, snapshot)
+    now = len(sizes) - 1
+    used = method.memory.recall(items, method.weights, Moment(now, now, 100))
+    assert found["present"] == pytest.approx(used.present, abs=1e-5)
+    assert found["present"] == pytest.approx(1 - sum(past), abs=1e-5)
+    assert found["past"] == pytest.approx(past, abs=1e-5)
 
 
 def test_round_weights_of_a_memory_on_the_server(train_for):
@@ -85,6 +135,8 @@ def test_new_data_sets_say_what_they_hold(data, task, scenario, train_for):
     for rounds in (1, 4):
         line = evaluator(train_for(Method(), rounds)).records["period_accuracy"]
         new = {(c, k) for c, k, _ in line["held"]}
+        assert len(line["tested"]) == len(new)
+        assert all(line["tested"])
         assert new == {(c, k) for c, k, _ in line["accuracy"]} - seen
         seen |= new
     visit = scenario.at(3).visits[0]

@@ -1,6 +1,7 @@
 """One data model: finding runs, curves over seeds, downsampling, differences."""
 
 import json
+import math
 import os
 import statistics
 
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 from chronofed import Experiment
 from chronofed.core.errors import RunError
 from chronofed.reports.downsample import downsample, evenly_spaced
+from chronofed.reports.groups import Group, differences, groups
 from chronofed.reports.period_history import LEVELS, UNSEEN, PeriodHistory
-from chronofed.reports.runs import Group, RunView, differences, find_runs, groups, method_of
+from chronofed.reports.runs import RunView, find_runs, method_of
+from chronofed.reports.spread import Spread
 from chronofed.runs import RunDirectory
 
 
@@ -84,8 +87,10 @@ def test_curves_of_runs_of_different_length(tmp_path):
     curve = Group("both", (one, two)).curve("test_accuracy")
     assert [r for r, _, _ in curve] == [1, 2, 3]
     assert [m for _, m, _ in curve] == pytest.approx([0.3, 0.4, 0.7])
-    want = [statistics.stdev([0.2, 0.4]), 0.0, statistics.stdev([0.9, 0.5])]
-    assert [d for _, _, d in curve] == pytest.approx(want)
+    want = [statistics.stdev([0.2, 0.4]), math.nan, statistics.stdev([0.9, 0.5])]
+    assert [d for _, _, d in curve] == pytest.approx(
+        want, nan_ok=True
+    )  # one value has no deviation
     assert Group("both", (one, two)).curve("nothing") == []
 
 
@@ -111,8 +116,8 @@ def test_a_damaged_specification_is_named(tmp_path):
 def test_traffic_is_what_went_both_ways(tmp_path):
     path = make(tmp_path / "run", [line(1, 0.2) | {"bytes_down": 5, "bytes_up": 7}])
     (group,) = groups([RunView.read(path)])
-    assert group.mean_and_deviation("traffic") == (12.0, 0.0)
-    assert Group("x", (RunView.read(make(tmp_path / "new")),)).mean_and_deviation("traffic") is None
+    assert group.spread("traffic") == Spread(12.0, None, 1)
+    assert Group("x", (RunView.read(make(tmp_path / "new")),)).spread("traffic") is None
 
 
 def test_differences_of_specifications(tmp_path):
@@ -125,11 +130,9 @@ def test_differences_of_specifications(tmp_path):
 
 
 def test_who_tracks_a_run_is_no_difference(tmp_path):
-    views = [
-        RunView.read(make(tmp_path / "a", track="tensorboard")),
-        RunView.read(make(tmp_path / "b", seed=1)),
-    ]
-    assert len(groups(views)) == 1
+    for name, settings in (("a", {"track": "tensorboard"}), ("b", {"seed": 1})):
+        RunDirectory(make(tmp_path / name, **settings)).finish({"rounds": 3})
+    assert len(groups([RunView.read(tmp_path / name) for name in "ab"])) == 1
 
 
 def test_methods_in_words():
@@ -143,29 +146,40 @@ def test_methods_in_words():
     assert method_of({"method": both | {"memory": {"kind": "forget"}}}) == "mime"
 
 
+def period_line(round_, accuracy, held=()):
+    return {
+        "round": round_,
+        "basis": "rows",
+        "pairs": len(accuracy),
+        "accuracy": accuracy,
+        "held": list(held),
+        "tested": [6] * len(held),
+    }
+
+
 def test_the_period_history_knows_now_and_best():
     history = PeriodHistory().add(
         [
-            {"round": 1, "accuracy": [[0, 3, 0.5]], "held": [[0, 3, [[1, 0.9]]]]},
-            {"round": 2, "accuracy": [[0, 3, 0.8], [1, 0, 0.25]]},
-            {"round": 3, "accuracy": [[0, 3, 0.1], [1, 0, 0.3]]},
+            period_line(1, [[0, 3, 0.5]], held=[[0, 3, [[1, 0.9]]]]),
+            period_line(2, [[0, 3, 0.8], [1, 0, 0.25]]),
+            period_line(3, [[0, 3, 0.1], [1, 0, 5 / 6]]),
         ]
     )
     rounds, now, best = history.downsample(10)
     assert rounds == [1, 2, 3]
     assert history.pairs == [(0, 3), (1, 0)]
     assert history.held == {(0, 3): [[1, 0.9]]}
-    assert now.tolist() == [[100, UNSEEN], [160, 50], [20, 60]]
-    assert best.tolist() == [[100, UNSEEN], [160, 50], [160, 60]]
+    assert history.tested == {(0, 3): 6}
+    assert now.tolist() == [[5000, UNSEEN], [8000, 2500], [1000, 8333]]  # 5 of 6 are 83.33 %
+    assert best.tolist() == [[5000, UNSEEN], [8000, 2500], [8000, 8333]]
     rounds, now, best = history.downsample(2)  # the best between two is not lost
-    assert (rounds, best[1].tolist()) == ([1, 3], [160, 60])
+    assert (rounds, best[1].tolist()) == ([1, 3], [8000, 8333])
     assert LEVELS < UNSEEN
 
 
 def test_the_period_history_takes_lines_in_parts():
     lines = [
-        {"round": t, "accuracy": [[c, 0, (7 * t + c) % 10 / 10] for c in range(1 + t // 2)]}
-        for t in range(9)
+        period_line(t, [[c, 0, (7 * t + c) % 10 / 10] for c in range(1 + t // 2)]) for t in range(9)
     ]
     parts = PeriodHistory().add(lines[:4]).add(lines[4:])
     for one, two in zip(parts.downsample(5), PeriodHistory().add(lines).downsample(5), strict=True):

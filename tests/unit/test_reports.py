@@ -12,8 +12,9 @@ from rich.console import Console
 
 from chronofed import Experiment
 from chronofed.reports.figures.canvas import COLOURS
-from chronofed.reports.runs import RunView, groups
-from chronofed.reports.terminal.comparison import cell, comparison
+from chronofed.reports.groups import groups
+from chronofed.reports.runs import RunView
+from chronofed.reports.terminal.comparison import comparison
 from chronofed.reports.web.page import DARK, asset, embedded, render, style
 from chronofed.runs import RunDirectory
 from chronofed.training.measures import columns
@@ -41,14 +42,14 @@ def test_repetitions_are_put_together(make_run):
     runs = [make_run("a", seed, [0.1, value]) for seed, value in enumerate((0.2, 0.4))]
     (group,) = groups(runs)
     assert group.name == "a"
-    mean, deviation = group.mean_and_deviation("last")
-    assert mean == pytest.approx(0.3)
-    assert deviation == pytest.approx(0.2 / 2**0.5)
+    found = group.spread("last")
+    assert (found.mean, found.count) == (pytest.approx(0.3), 2)
+    assert found.deviation == pytest.approx(0.2 / 2**0.5)
     assert group.curve("test_accuracy") == [
         (1, 0.1, 0.0),
-        (2, pytest.approx(0.3), pytest.approx(deviation)),
+        (2, pytest.approx(0.3), pytest.approx(found.deviation)),
     ]
-    assert group.mean_and_deviation("nothing") is None
+    assert group.spread("nothing") is None
 
 
 def test_different_experiments_of_one_name_are_told_apart(make_run):
@@ -63,21 +64,40 @@ def test_a_run_that_is_not_finished_shows_what_it_has(make_run):
     assert view.summary["last"] == 0.7
     assert view.summary["seconds"] == 4.0
     table = comparison(groups([view]))
-    assert str(next(table.columns[0].cells)) == "half (1 unfinished)"
+    assert str(next(table.columns[0].cells)) == "half, seed 0 (stopped)"
+    assert str(next(table.columns[1].cells)) == "1 x 2 of 9"
 
 
 def test_a_run_without_records_yet(make_run):
     view = make_run("new", 0, [], finish=False)
     assert view.summary == {}
     (group,) = groups([view])
-    assert [cell(group, column) for column in columns()] == ["-"] * len(columns())
+    assert [group.text(column) for column in columns()] == ["-"] * len(columns())
     assert "new" in render([group], "nothing yet")
     assert comparison([group]).row_count == 1
 
 
-def test_the_best_is_bold(make_run):
-    table = comparison(groups([make_run("a", 0, [0.1]), make_run("b", 0, [0.9], rounds=8)]))
-    assert [row.style for row in table.rows] == ["", "bold"]
+def bold(table, heading):
+    """Return the rows whose number in a column is bold."""
+    (column,) = [c for c in table.columns if c.header == heading]
+    return [k for k, text in enumerate(column.cells) if text.style == "bold"]
+
+
+def test_only_a_lead_beyond_chance_is_bold(make_run):
+    plain = [make_run("a", seed, [0.1 + seed / 10, 0.5 + seed / 10]) for seed in range(3)]
+    ahead = [make_run("b", s, [0.11 + s / 10, 0.6 + s / 9], rounds=8) for s in range(3)]
+    table = comparison(groups(plain + ahead))
+    # last: +0.10, +0.11, +0.12; the five best: +0.055, +0.061, +0.066
+    assert bold(table, "last %") == bold(table, "mean of best 5 %") == [1]
+    expected = "bold: b in mean of best 5, last, anytime: the lead over the second is beyond chance"
+    assert expected in table.caption
+    lucky = [make_run("c", s, [0.1, 0.9 if s else 0.4], rounds=7) for s in range(3)]
+    table = comparison(groups(plain + lucky))
+    assert bold(table, "last %") == []
+    assert "no lead over the second is beyond chance" in table.caption
+    assert (
+        bold(comparison(groups([plain[0], ahead[0]])), "last %") == []
+    )  # one seed resolves nothing
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
@@ -87,11 +107,15 @@ def test_the_table_fits_and_always_shows_the_names(make_run, width):
     table = comparison(groups([*runs, make_run("b", 0, [0.1], rounds=8)]), width=width)
     console.print(table)
     text = console.export_text()
-    assert "best-5 %" in text
+    assert "mean of best 5 %" in text
     assert "a method with" in text
     assert "…" not in text
     assert ("seen loss" in text) == (width == 200)
-    assert [c.header for c in table.columns][:3] == ["experiment", "runs x rounds", "best-5 %"]
+    assert [c.header for c in table.columns][:3] == [
+        "experiment",
+        "runs x rounds",
+        "mean of best 5 %",
+    ]
 
 
 EVIL = "<script>alert(1)</script>[red]</title>&lt;"

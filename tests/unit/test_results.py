@@ -1,6 +1,7 @@
 """Tables and verdicts from records alone; the records here are made by hand."""
 
 import json
+import shutil
 
 import pytest
 
@@ -9,7 +10,7 @@ from chronofed.reports.paper import applicability, evidence, findings_table, tab
 from chronofed.reports.results import Results
 from chronofed.runs import RunDirectory
 from chronofed.studies.load_recipe import load
-from chronofed.studies.paired import paired, student
+from chronofed.studies.paired import Paired, paired, student
 from chronofed.studies.study import Study
 
 HEAD = """
@@ -93,7 +94,13 @@ def ends(row, column, seed):
     gain = 0.1 if (row, column) == ("B", "hard") else 0.0
     wobble = {"C": 3 * NOISE[seed], "B": 0.2 * NOISE[seed]}.get(row, 0.0)
     best = LEVEL[row] + gain + wobble
-    return {"best5": best, "last": best, "last_test_loss": 1 - best, "last_seen_loss": 0.98 - best}
+    return {
+        "best5": best,
+        "last": best,
+        "noisy": best + 0.003 + NOISE[seed],
+        "last_test_loss": 1 - best,
+        "last_seen_loss": 0.98 - best,
+    }
 
 
 def verdict(results, text, ends=ends):
@@ -108,12 +115,19 @@ def verdict(results, text, ends=ends):
         (claim("beats", better=["A"], worse=["B"]), "does not hold"),
         (claim("beats", better=["B"], worse=["A"], lower_is_better=True), "does not hold"),
         (claim("beats", better=["C"], worse=["B"], columns=["easy"]), "not resolved"),
-        (claim("beats", better=["B"], worse=["A"], margin=15.0), "not resolved"),
+        # 10 points in one column are fewer than 15, beyond chance
+        (claim("beats", better=["B"], worse=["A"], margin=15.0), "does not hold"),
+        # 10.5 points on average, but not beyond chance more than 8
+        (claim("beats", better=["C"], worse=["A"], margin=8.0, columns=["easy"]), "not resolved"),
+        (claim("beats", better=["C"], worse=["A"], columns=["easy"]), "holds"),
         (claim("beats", better=["B"], worse=["A"], margin=15.0, columns=["hard"]), "holds"),
         (claim("beats", better=["B"], worse=["A", "C"], columns=["easy"]), "not resolved"),
         (claim("ordered", rows=["B", "A"]), "holds"),
         (claim("ordered", rows=["B", "C", "A"], columns=["easy"]), "not resolved"),
-        (claim("ordered", rows=["A", "C", "B"]), "does not hold"),
+        (claim("ordered", rows=["A", "B"]), "does not hold"),
+        # p = 0.026 of one difference alone, 0.104 as the least of four
+        (claim("ordered", rows=["A", "C", "B"]), "not resolved"),
+        (claim("beats", better=["A"], worse=["C"], columns=["easy"]), "does not hold"),
         (claim("grows", better="B", worse="A", larger_in="hard", smaller_in="easy"), "holds"),
         (claim("grows", better="B", worse="A", larger_in="easy", smaller_in="hard"), "does not hold"),
         (claim("grows", better="C", worse="A", larger_in="hard", smaller_in="easy"), "not resolved"),
@@ -128,6 +142,8 @@ def verdict(results, text, ends=ends):
                   factor=1.0, tolerance=0.01),
             "does not hold",
         ),
+        # a mean of 0.3 is within 0.5, but three seeds do not exclude more
+        (claim("alike", rows=["C"], other="noisy", tolerance=0.5), "not resolved"),
     ],
 )  # fmt: skip
 def test_verdicts(results, text, expected):
@@ -160,7 +176,7 @@ def test_one_pair_alone_resolves_nothing(results):
     text = HEAD + TABLE + claim("beats", better=["B"], worse=["A"])
     (finding,) = results(text, ends, seeds=[1]).findings()
     assert finding.verdict == "not resolved"
-    assert "+10.20 ± 0.00 (p = 1.000)" in evidence(finding)
+    assert "+10.20 (1 pair, no test)" in evidence(finding)
 
 
 def test_seeds_are_compared_with_themselves(results):
@@ -179,13 +195,14 @@ def test_the_table_has_the_papers_numbers_beside_ours(results):
     shown = table(results(text, ends))
     assert shown.headings == ["method", "easy", "easy (paper)", "hard", "hard (paper)"]
     assert shown.rows[1] == ["B", "60.00 ± 0.20", "70.00", "70.00 ± 0.20", "71.50"]
-    assert shown.best == {(2, 1), (1, 3)}
+    assert shown.best == {(1, 3)}  # C leads by 0.5 ± 2.8 in the first column, which chance explains
 
 
 def test_what_is_missing_is_counted(results):
     found = results(HEAD + TABLE, lambda r, c, s: None if (r, s) == ("C", 2) else ends(r, c, s))
     assert found.missing == 1
     assert table(found).rows[0][1] == "50.00 ± 0.00"
+    assert table(found).rows[2][1].endswith("(2 of 3)")
 
 
 def test_runs_that_could_not_go_on_are_said_to_have_failed(results, tmp_path):
@@ -222,6 +239,19 @@ def test_files_of_a_recipe(results, tmp_path, view, drawn):
         assert lines[1] == "easy,A,test_accuracy,1,0.166667,0"
 
 
+def test_one_seed_has_no_deviation_in_any_file(results, tmp_path):
+    for name, view in (("mini", TABLE), ("curves", '[view]\nkind = "curves"\n')):
+        write(results(HEAD + view, ends, seeds=[1]), name, tmp_path / "out")
+        shutil.rmtree(tmp_path / "runs")
+    lines = (tmp_path / "out" / "curves.csv").read_text().splitlines()
+    assert lines[1] == ",A,test_accuracy,1,0.166667,"
+    for ending in ("csv", "md", "tex"):
+        text = (tmp_path / "out" / f"mini.{ending}").read_text()
+        assert "60.20" in text
+        assert "±" not in text
+        assert "pm" not in text
+
+
 NUMBERS = (
     HEAD.replace("rows.A", "rows.10").replace("rows.B", "rows.20").replace("rows.C", "rows.40")
 )
@@ -235,7 +265,7 @@ NUMBERS = (
             'label = "size"\nlabels = ["loss", "accuracy"]\nfactors = [1.0, 100.0]\n',
             ["size", "loss", "accuracy"],
         ),
-        (HEAD + '[view]\nkind = "pairs"\n', ["method", "best-5 %", "last %"]),
+        (HEAD + '[view]\nkind = "pairs"\n', ["method", "mean of best 5 %", "last %"]),
     ],
 )
 def test_figures_of_one_column(results, tmp_path, text, heading):
@@ -251,7 +281,7 @@ def test_many_differences_are_shortened_to_the_extremes(results):
     (finding,) = results(text, ends).findings()
     told = evidence(finding)
     assert told.endswith("(4 differences)")
-    assert told.count("(p = ") == 2
+    assert told.count("(3 pairs, p < 0.001)") == 2
     assert findings_table([finding]).rows[0][:2] == ["so", "holds"]
 
 
@@ -284,9 +314,10 @@ def test_pairs():
     found = paired([1.0, 2.0, 4.0], [0.0, 0.0, 0.0])
     assert (found.mean, found.pairs) == (pytest.approx(7 / 3), 3)
     # t = mean / (s / sqrt 3) with s^2 = 7/3: sqrt 7; with two degrees of freedom p = 1 - t / sqrt(2 + t^2)
-    assert found.p == pytest.approx(1 - (7 / 9) ** 0.5)
-    assert paired([2.0, 2.0], [2.0, 2.0]).p == 1.0
-    assert paired([3.0, 3.0], [2.0, 2.0]).p == 0.0
+    assert found.p() == pytest.approx(1 - (7 / 9) ** 0.5)
+    assert paired([2.0, 2.0], [2.0, 2.0]).p() == 1.0
+    assert paired([3.0, 3.0], [2.0, 2.0]).p() == 0.0
+    assert paired([3.0], [2.0]) == Paired(1.0, None, 1)
     with pytest.raises(ValueError, match=r"shorter|longer"):
         paired([1.0], [1.0, 2.0])
 

@@ -189,7 +189,10 @@ def test_run_and_resume_draw_the_end_of_the_run(call, tmp_path):
     code, err = call("run", "spec.toml", "-o", "run", "--samples", "one.png", "-q")
     assert (code, err) == (0, "chronofed: samples: one.png\n")
     code, err = call("resume", "run", "--samples", "two.png", "-q")
-    assert (code, err) == (0, "chronofed: samples: two.png\n")
+    assert (code, err) == (
+        0,
+        "chronofed: samples: two.png\nchronofed: run is finished; nothing to do\n",
+    )
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
     assert call("run", "spec.toml", "-o", "other", "-q") == (0, "")
 

@@ -411,6 +411,15 @@ def test_a_history_survives_a_restart_and_ends(honest):
     assert again.outliers([hostile], order) == screen.outliers([hostile], order) != {}
 
 
+def test_the_largest_norm_is_a_bound_of_its_own(honest):
+    """A norm just above it is refused, however far it is from other bounds."""
+    result = honest.results[0]
+    norm = max(float(tensor.double().norm()) for tensor in result.upload.values())
+    order = honest.orders[result.client]
+    assert fresh(honest, max_norm=1.01 * norm).check(result, order) is None
+    assert "(max_norm)" in fresh(honest, max_norm=0.99 * norm).check(result, order)
+
+
 def test_settings_decide(honest):
     order = honest.orders[honest.results[0].client]
     hostile = [scaled(honest.results[0], "upload", "delta", 100), *honest.results[1:]]

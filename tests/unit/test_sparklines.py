@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from chronofed.cli.progress import LINES, Bars, Latest, latest_table
-from chronofed.reports.runs import Group
+from chronofed.reports.groups import Group
 from chronofed.reports.terminal.sparklines import HEIGHT, braille, curves
 from chronofed.runs import runner
 

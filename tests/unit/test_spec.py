@@ -111,7 +111,7 @@ def test_build_refuses_a_memory_that_does_not_fit_the_model(memory, message):
 def test_build_refuses_data_without_a_test_set(tmp_path):
     rows = "".join(f"{k % 2},{k % 3},{k},{k}\n" for k in range(30))
     (tmp_path / "t.csv").write_text("y,client,time,x\n" + rows)
-    data = Table(path=str(tmp_path / "t.csv"), period="10", holdout=0.0)
+    data = Table(path=str(tmp_path / "t.csv"), period="10", test=0.0)
     with pytest.raises(SpecError, match=r"^data: no test samples; hold some rows out"):
         build(Experiment(data=data, scenario=Periods()))
 

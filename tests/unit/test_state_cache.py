@@ -23,6 +23,7 @@ from chronofed.engines import SerialEngine
 from chronofed.methods.memories import MemoryItem
 from chronofed.runs import checkpoint
 from chronofed.runs.directory import remove_leftovers
+from tests.helpers.methods import quick_pairs
 
 SIZE = 3 * 8 + 2  # bytes of a client state's tensors
 
@@ -364,8 +365,15 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("limit_bytes", [0, 150, None])
-@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize(
+    ("method", "limit_bytes"),
+    [
+        pytest.param(method, limit_bytes, marks=marks, id=f"{label}-{limit_bytes}")
+        for (label, method), limit_bytes, marks in quick_pairs(
+            list(METHODS.items()), [0, 150, None]
+        )
+    ],
+)
 def test_the_same_bits_with_any_limit(method, limit_bytes, train_for, task, tmp_path):
     store = StateCache(limit_bytes, tmp_path)
     within = train_for(method, 6, engine=SerialEngine(task, client_states=store))

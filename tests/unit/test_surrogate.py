@@ -114,6 +114,17 @@ def test_parts_cover_the_pool_once():
     assert torch.cat([p.weight for p in parts]).tolist() == [0.1, 0.2, 0.3, 0.4, 0.5]
 
 
+def test_shuffled_parts_cover_the_pool_once_in_a_fixed_order():
+    one = pool(*(0.1 * k for k in range(1, 10)))
+    parts = list(one.shuffled_parts(4, least=2))
+    assert [len(p.y) for p in parts] == [4, 5]
+    found = torch.cat([p.weight for p in parts])
+    assert found.tolist() != one.weight.tolist()
+    assert torch.equal(found.sort()[0], one.weight)
+    again = torch.cat([p.weight for p in one.shuffled_parts(4)])
+    assert torch.equal(found, again)
+
+
 def test_mean_batch_weighs_one():
     batch = Batch.mean(samples(8))
     assert batch.weight.tolist() == [0.125] * 8

@@ -13,8 +13,12 @@ from hypothesis import strategies as st
 
 from chronofed.core.errors import DataError, SpecError
 from chronofed.core.seeds import numpy_generator
+from chronofed.data.columns import Columns
+from chronofed.data.encoding import encode_feature
+from chronofed.data.fitting import fit_numbers
+from chronofed.data.holdout import Holdout
 from chronofed.data.periods import Period
-from chronofed.data.table import Table, held_out, prepared
+from chronofed.data.table import Table
 
 
 @pytest.fixture
@@ -37,8 +41,23 @@ def rows(*lines):
     return "\n".join(["client,time,y,f", *lines]) + "\n"
 
 
+def told(data):
+    """The notes, but for the one about how few rows there are to fit on."""
+    return [note for note in data.notes if "are fitted on" not in note]
+
+
 def refused(message, kind=DataError):
     return pytest.raises(kind, match=message)
+
+
+def held_out(client, period, share, seed):
+    return Holdout(share, blocks=False).split(client, period, seed).test
+
+
+def prepared(values, train, standardise):
+    """Fit on the training rows, and encode all."""
+    feature = fit_numbers("x", values[train], standardise)
+    return encode_feature(Columns(Path(), {"x": values}), feature, np.arange(len(values)))
 
 
 DATES = rows(
@@ -74,7 +93,7 @@ DATES = rows(
     ],
 )
 def test_periods_of_dates(load, period, names, codes):
-    data = load(DATES, period=period, holdout=0.0, standardise=False)
+    data = load(DATES, period=period, test=0.0, standardise=False)
     assert data.train.x.flatten().tolist() == [1, 4, 2, 3, 5, 6]
     assert data.train.y.tolist() == [0, 1, 1, 0, 1, 0]
     assert list(data.origin.periods) == names
@@ -85,21 +104,21 @@ def test_periods_of_dates(load, period, names, codes):
 
 
 def test_period_of_a_day(load):
-    data = load(DATES, period="day", holdout=0.0)
+    data = load(DATES, period="day", test=0.0)
     assert data.origin.periods[:3] == ("2009-03-01", "2009-03-15", "2009-03-31")
     assert data.origin.train_period.tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_windows_of_a_numeric_time_start_at_zero(load):
     text = rows("a,-1,0,1", "a,0,1,2", "b,49,0,3", "a,50,1,4", "b,299,0,5")
-    data = load(text, period="50", holdout=0.0)
+    data = load(text, period="50", test=0.0)
     assert data.origin.periods == ("[-50, 0)", "[0, 50)", "[50, 100)", "[250, 300)")
     assert data.origin.train_period.tolist() == [0, 1, 1, 2, 3]
 
 
 def test_windows_are_not_at_the_mercy_of_binary_fractions(load):
     text = rows(*(f"a,{k / 10},{k % 2},1" for k in range(1000)))
-    data = load(text, period="0.1", holdout=0.0)
+    data = load(text, period="0.1", test=0.0)
     assert data.origin.train_period.tolist() == list(range(1000))
     assert data.origin.periods[3] == "[0.3, 0.4)"
     assert load(rows("a,-0.0,0,1", "a,9,1,1"), period="10").origin.periods == ("[0, 10)",)
@@ -107,10 +126,10 @@ def test_windows_are_not_at_the_mercy_of_binary_fractions(load):
 
 def test_without_a_time_column_rows_are_in_time_order(load):
     text = "client,y,f\nb,0,1\na,1,2\nb,1,3\nb,0,4\n"
-    data = load(text, time="", period="2 rows", holdout=0.0, standardise=False)
+    data = load(text, time="", period="2 rows", test=0.0, standardise=False)
     assert data.train.x.flatten().tolist() == [1, 2, 3, 4]
     assert data.origin.train_period.tolist() == [0, 0, 0, 1]
-    data = load(text, time="", period="3", holdout=0.0)
+    data = load(text, time="", period="3", test=0.0)
     assert data.origin.train_period.tolist() == [0, 0, 0, 1]
     assert data.origin.periods == ("[0, 3)", "[3, 6)")
 
@@ -155,7 +174,7 @@ def test_singular_windows_are_windows():
     [
         ({"time": ""}, "Table.period: 'month' needs a time column; without one use '50 rows'"),
         ({"features": ("a", "y")}, "Table.features: 'y' is the target"),
-        ({"holdout": 1.5}, "Table.holdout"),
+        ({"test": 1.5}, "Table.test"),
         ({"min_rows": 0}, "Table.min_rows"),
     ],
 )
@@ -192,7 +211,7 @@ def test_holdout_takes_the_rounded_share_of_every_group_but_never_all(load):
         0.5: [0, 1, 2, 3, 4, 6],
         1.0: [0, 1, 2, 4, 7, 11],
     }.items():
-        origin = load(rows(*lines), period="1", holdout=share).origin
+        origin = load(rows(*lines), period="1", test=share).origin
         held = np.bincount(3 * origin.test_client + origin.test_period, minlength=6)
         kept = np.bincount(3 * origin.train_client + origin.train_period, minlength=6)
         assert held.tolist() == expected
@@ -228,7 +247,7 @@ def test_holdout_draws_from_its_own_generator():
 def test_holdout_ignores_the_order_of_the_file_and_later_periods(tmp_path_factory, order, seed):
     folder = tmp_path_factory.mktemp("table")
     lines = [f"{'abc'[k % 3]},{k},{k % 2},{k}" for k in range(24)]
-    settings = {"period": "8", "holdout": 0.3, "standardise": False}
+    settings = {"period": "8", "test": 0.3, "holdout": "random", "standardise": False}
 
     def test_rows(lines):
         (folder / "data.csv").write_text(rows(*lines))
@@ -263,7 +282,7 @@ def test_every_row_is_in_training_or_test_or_left_out(
     folder = tmp_path_factory.mktemp("table")
     lines = [f"{c},{t},{y},{k}" for k, (c, t, y) in enumerate(table)]
     (folder / "data.csv").write_text(rows(*lines))
-    settings = Table("data.csv", period=period, holdout=share, min_rows=least, standardise=False)
+    settings = Table("data.csv", period=period, test=share, min_rows=least, standardise=False)
     data, again = settings.load(folder, seed), settings.load(folder, seed)
     train, test = (part.x.flatten().long().tolist() for part in (data.train, data.test))
     assert not set(train) & set(test)
@@ -285,27 +304,27 @@ def test_every_row_is_in_training_or_test_or_left_out(
 
 def test_rows_without_target_client_or_time_are_left_out_and_counted(load):
     text = rows("a,1,0,1", ",1,0,2", "a,,0,3", "a,1,,4", ",,,5", "b,2,1,6", "a,3,,7")
-    data = load(text, period="10", holdout=0.0, standardise=False)
+    data = load(text, period="10", test=0.0, standardise=False)
     assert data.train.x.flatten().tolist() == [1, 6]
-    assert data.notes == (
+    assert told(data) == [
         "3 rows left out: no y",
         "1 rows left out: no client",
         "1 rows left out: no time",
-    )
+    ]
 
 
 def test_small_groups_are_left_out_and_counted(load):
     text = rows("a,1,0,1", "a,2,1,2", "a,11,0,3", "b,12,0,4", "b,13,1,5", "c,21,1,6")
-    data = load(text, period="10", holdout=0.0, standardise=False, min_rows=2)
+    data = load(text, period="10", test=0.0, standardise=False, min_rows=2)
     assert data.train.x.flatten().tolist() == [1, 2, 4, 5]
-    assert data.notes == ("2 rows left out: 2 client-periods below 2 rows",)
+    assert told(data) == ["2 rows left out: 2 client-periods below 2 rows"]
     assert data.origin.clients == ("a", "b")
     assert data.origin.periods == ("[0, 10)", "[10, 20)")
 
 
 def test_groups_too_small_for_a_test_row_are_noted(load):
     data = load(rows("a,1,0,1", "b,1,1,2"), period="10")
-    assert data.notes == ("no test rows: 0.2 of every client-period is less than one",)
+    assert told(data) == ["no test rows: 0.2 of every client-period is less than one"]
     assert data.test.x.shape == (0, 1)
 
 
@@ -358,10 +377,10 @@ def test_clients_are_sorted_as_people_would(load):
 
 
 def test_classes_are_sorted_whole_numbers_or_text(load):
-    data = load(rows("a,1,10,1", "a,2,9,1", "a,3,-1,1"), period="10", holdout=0.0)
+    data = load(rows("a,1,10,1", "a,2,9,1", "a,3,-1,1"), period="10", test=0.0)
     assert data.classes == ("-1", "9", "10")
     assert data.train.y.tolist() == [2, 1, 0]
-    data = load(rows("a,1,wet,1", "a,2,dry,1"), period="10", holdout=0.0)
+    data = load(rows("a,1,wet,1", "a,2,dry,1"), period="10", test=0.0)
     assert data.classes == ("dry", "wet")
     assert data.train.y.tolist() == [1, 0]
     assert data.train.y.dtype == torch.int64
@@ -413,31 +432,36 @@ def test_prepared_numbers_are_finite_with_mean_zero_and_deviation_at_most_one(nu
 
 def test_text_becomes_one_column_per_category_in_sorted_order(load):
     text = "client,time,y,wind,n\na,1,0,W,1\na,2,1,E,2\na,3,0,,3\na,4,1,E,4\n"
-    data = load(text, period="10", holdout=0.0, standardise=False)
-    expected = [[0, 1, 0, 1], [1, 0, 0, 2], [0, 0, 1, 3], [1, 0, 0, 4]]  # E, W, missing, n
+    data = load(text, period="10", test=0.0, standardise=False)
+    # E, W, missing, other, n
+    expected = [[0, 1, 0, 0, 1], [1, 0, 0, 0, 2], [0, 0, 1, 0, 3], [1, 0, 0, 0, 4]]
     assert data.train.x.tolist() == expected
-    assert data.notes == ("1 missing values filled in and marked by 0/1 columns",)
+    assert told(data) == ["1 missing values filled in and marked by 0/1 columns"]
 
 
 def test_text_of_too_many_kinds_is_refused(load):
-    lines = [f"a,{k},{k % 2},t{k}" for k in range(101)]
-    assert load(rows(*lines[:100]), period="10").shape == (100,)
-    with refused("column 'f' has 101 different texts, more than 100 categories"):
-        load(rows(*lines), period="10")
+    lines = [f"a,{k},{k % 2},t{k % 101}" for k in range(404)]
+    settings = {"period": "404", "test": 0.0}
+    assert load(rows(*lines[:100] * 2), **settings).shape == (101,)
+    with refused("column 'f' has 101 different texts .* more than 100 categories"):
+        load(rows(*lines), **settings)
+    assert load(rows(*lines[:20]), **settings).shape == (21,)
+    with refused("column 'f' has 21 different texts in the 21 rows .* more than 20 categories"):
+        load(rows(*lines[:21]), **settings)
 
 
 def test_features_are_the_listed_columns_in_their_order(load):
     text = "g,client,time,y,f\n5,a,1,0,1\n6,b,2,1,2\n"
-    settings = {"period": "10", "holdout": 0.0, "standardise": False}
+    settings = {"period": "10", "test": 0.0, "standardise": False}
     assert load(text, **settings).train.x.tolist() == [[5, 1], [6, 2]]
     listed = load(text, features=("f", "g", "client"), **settings)
-    assert listed.train.x.tolist() == [[1, 5, 1, 0], [2, 6, 0, 1]]
+    assert listed.train.x.tolist() == [[1, 5, 1, 0, 0], [2, 6, 0, 1, 0]]
 
 
 # npz
 
 KEYS = {"y": np.array([0, 1, 0, 1]), "client": np.array([2, 2, 10, 10]), "time": np.arange(4)}
-PLAIN = {"period": "10", "holdout": 0.0}
+PLAIN = {"period": "10", "test": 0.0}
 
 
 def test_npz_array_x_is_standardised_per_channel(load):
@@ -515,10 +539,10 @@ def real(name):
 
 
 def test_rain_in_australia():
-    table = Table("rain.csv", target="rain_tomorrow", client="client_node", time="date")
+    table = Table("rain.csv", target="rain_tomorrow", client="station", time="date", fit_periods=24)
     data = table.load(real("rain.csv"), 0)
     origin = data.origin
-    assert (len(origin.clients), origin.clients[0]) == (49, "Adelaide")
+    assert (len(origin.clients), origin.clients[0]) == (49, "Canberra")
     assert (len(origin.periods), origin.periods[0]) == (113, "2007-11")  # 3 months are in no file
     assert len(data.train) + len(data.test) == 110316 + 31877
     assert data.notes[0] == "3267 rows left out: no rain_tomorrow"
@@ -526,18 +550,22 @@ def test_rain_in_australia():
     assert len(data.test) == pytest.approx(0.2 * 142193, rel=0.02)
     assert data.shape == (20 + 20,)
     assert bool(torch.isfinite(data.train.x).all())
-    np.testing.assert_allclose(data.train.x[:, 0].mean(), 0, atol=1e-4)
+    fitted = origin.train_period < 24
+    np.testing.assert_allclose(data.train.x[fitted][:, 0].mean(), 0, atol=1e-4)
     assert (np.diff(origin.train_period) >= 0).all()
 
 
 def test_activities_of_people():
-    data = Table("hapt.npz", period="50 rows").load(real("hapt.npz"), 0)
+    data = Table("hapt.npz", period="50 rows", classes=tuple("012345")).load(real("hapt.npz"), 0)
     assert data.origin.clients == tuple(str(k) for k in range(1, 31))
     assert data.shape == (128, 6)
     assert data.classes == tuple("012345")
     assert len(data.train) + len(data.test) == 10017
     assert data.origin.periods[:2] == ("rows 0-49", "rows 50-99")
     assert data.notes == ()
-    np.testing.assert_allclose(data.train.x.std(dim=(0, 1)), 1, atol=1e-3)
+    fitted = data.train.x[data.origin.train_period < 1]
+    np.testing.assert_allclose(fitted.std(dim=(0, 1)), 1, atol=1e-3)
+    # In the first minutes nobody walks.
+    assert Table("hapt.npz", period="50 rows").load(real("hapt.npz"), 0).classes == tuple("345012")
     by_window = Table("hapt.npz", period="50").load(real("hapt.npz"), 0)
     np.testing.assert_array_equal(by_window.origin.train_period, data.origin.train_period)

@@ -1,6 +1,7 @@
 """The Taylor memory: what it keeps of which layers, what the server makes of it, what travels."""
 
 import tomllib
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -238,6 +239,66 @@ def test_the_collapsed_sum_is_the_naive_one(mode, count, seed, fixed):
         torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
 
 
+def signed_items(diagonals) -> tuple[MemoryItem, ...]:
+    """Records with g = 1, 2, ... around w = 10, 20, ..., one a round, each with the curvatures given."""
+    found = []
+    for k, diagonal in enumerate(diagonals):
+        g, w = (torch.full((3,), factor * (k + 1.0)).double() for factor in (1, 10))
+        h = torch.tensor(diagonal).double()
+        found.append(MemoryItem(k, 0, k, 10, {**record(g, h, w), "gradient": g}))
+    return tuple(found)
+
+
+def test_the_sum_of_curvatures_is_clamped_and_no_single_one():
+    """p = 1/4, 1/4, 1/2: -2 and 6 sum to 1, 2 and -6 to -1, which counts as 0 with gradient 3/4."""
+    kept = signed_items([[-2.0, 2.0, 2.0], [6.0, -6.0, 2.0]])
+    past = Taylor().recall(kept, Fixed(0.5), Moment(2, None, 10)).quadratic
+    strength = torch.tensor([0.1, 0.1, 1.0], dtype=torch.float64)
+    # a = sum of p (g - h w): (1 + 20 + 2 - 120)/4, then the gradients alone, then (1 - 20 + 2 - 40)/4
+    want = torch.tensor([[-97 / 4, 3 / 4, -57 / 4], [1.0, 0.0, 1.0]]).double() * strength
+    torch.testing.assert_close(torch.stack([past.linear, past.diagonal]), want, rtol=0, atol=1e-14)
+    free = Taylor(clamp=False).recall(
+        tuple(
+            replace(k, record={n: t for n, t in k.record.items() if n != "gradient"}) for k in kept
+        ),
+        Fixed(0.5),
+        Moment(2, None, 10),
+    )
+    assert float(free.quadratic.diagonal[1]) == pytest.approx(-0.1)
+    rounds = Taylor(unit="rounds")
+    merged = rounds.retain((), [replace(k, round=0) for k in kept], generator())
+    once = rounds.recall(merged, Fixed(0.5), Moment(2, None, 10)).quadratic
+    torch.testing.assert_close(once.linear, past.linear)
+    torch.testing.assert_close(once.diagonal, past.diagonal)
+
+
+def test_forty_noisy_records_sum_to_the_curvature():
+    """Clamped one by one they would sum to four times as much."""
+    one, memory = objective(Mlp((20,)), (10,), 10), Taylor(layers=EVERYTHING)
+    w, n = one.flat.read(), 1200
+    data = Samples(normal(n, 10), torch.randint(10, (n,), generator=generator()))
+    # The exact diagonal of a ReLU network is its Fisher information with labels of its own.
+    chances = one.logits(w, data.x).softmax(1).clone()
+    own = Batch(data.x.repeat_interleave(10, 0), torch.arange(10).repeat(n), chances.flatten() / n)
+    exact = one.squared_gradients(w, own, (slice(0, len(w)),))
+    parts = [data[part] for part in torch.arange(n).split(30)]
+    records = [memory.observe(one, w, part, generator(k)) for k, part in enumerate(parts)]
+    kept = tuple(MemoryItem(k, k, 0, 30, record) for k, record in enumerate(records))
+    summed = memory.recall(kept, Fixed(0.0), Moment(40, None, 30)).quadratic.diagonal
+    assert summed.min() == 0
+    assert 1 < summed.sum() / exact.sum() < 1.3
+    one_by_one = sum(record["diagonal"].clamp(min=0) for record in records) / 40
+    assert one_by_one.sum() / exact.sum() > 3.5
+
+
+@pytest.mark.parametrize("curvature", [Fisher(), SquaredGradient(), Hutchinson(), Exact()], ids=str)
+@pytest.mark.parametrize("clamp", [True, False])
+def test_a_third_vector_is_kept_only_where_clamping_needs_it(curvature, clamp):
+    kept = observed(Taylor(curvature, clamp=clamp), objective(Linear()), samples())
+    signed = isinstance(curvature, Hutchinson | Exact)
+    assert ("gradient" in kept) is (clamp and signed)
+
+
 def test_by_hand():
     """One record, g = 3 + 2 (w - 1) on parameter 3 with strength 1; p = (1/4, 3/4)."""
     three, two = torch.full((3,), 3.0).double(), torch.full((3,), 2.0).double()
@@ -379,7 +440,7 @@ def test_no_strength_is_fedavg(train_for):
         {"curvature": SquaredGradient()},
         {"curvature": Exact()},
         {"curvature": Hutchinson(3)},
-        {"curvature": Hutchinson(clamp=False)},
+        {"clamp": False},
         {"layers": {"*.bias": 0.3}},
         {"mode": "practice"},
         {"unit": "rounds"},

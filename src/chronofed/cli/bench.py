@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from chronofed.cli.options import add_json, add_workers, check_counts
 from chronofed.cli.output import emit, emit_json, note
+from chronofed.core.bounds import MOST_WORKERS
 from chronofed.core.errors import ChronofedError, SpecError
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Time rounds of fixed workloads on every engine, interleaved."""
-    check_counts(options, "rounds", "workers")
-    from chronofed.engines.auto import check_name
+    check_counts(options, "rounds")
+    check_counts(options, "workers", most=MOST_WORKERS)
+    from chronofed.engines.auto import AUTO, find_engine
     from chronofed.studies.bench import WORKLOADS, peak
 
     names = [name.upper() for name in options.workloads]
@@ -44,7 +46,8 @@ def run(options: Namespace) -> int:
         if name not in WORKLOADS:
             raise SpecError(f"unknown workload {name!r}; known: {', '.join(WORKLOADS)}")
     for engine in options.engines or ():
-        check_name(engine)
+        if engine != AUTO:
+            find_engine(engine)
     workers = options.workers or len(os.sched_getaffinity(0))
     best = peak(workers)
     found = [row for name in names for row in _measure(name, options, best)]

@@ -8,7 +8,7 @@ from chronofed.cli.options import add_json, add_runs
 from chronofed.cli.output import emit, emit_json, note, width
 
 if TYPE_CHECKING:
-    from chronofed.reports.runs import Group
+    from chronofed.reports.groups import Group
 
 GROUP = "results"
 HELP = "compare runs in a table with small curves"
@@ -24,12 +24,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Compare runs in a table with small curves, and in a report if asked for."""
-    from chronofed.reports.runs import RunView, find_runs, groups
+    from chronofed.reports.groups import groups
+    from chronofed.reports.runs import read_runs
     from chronofed.reports.terminal.comparison import comparison
     from chronofed.reports.terminal.sparklines import curves
     from chronofed.reports.web.page import write_report
 
-    found = groups([RunView.read(path) for path in find_runs(options.runs)])
+    found = groups(read_runs(options.runs, every_file=bool(options.html)))
     if options.html:
         write_report(found, options.html, title="Comparison of runs")
         note(f"report: {options.html}")
@@ -45,15 +46,19 @@ def run(options: Namespace) -> int:
 
 
 def as_json(group: "Group") -> dict[str, object]:
-    """Return a group for a script: the numbers of every run, and means over runs."""
+    """Return a row for a script: the numbers of every run, and means over runs; one run has no deviation."""
     keys = sorted({key for run in group.runs for key in run.summary})
-    statistics = {key: group.mean_and_deviation(key) for key in keys}
+    found = {key: spread for key in keys if (spread := group.spread(key)) is not None}
     return {
         "experiment": group.name,
-        "mean": {key: found[0] for key, found in statistics.items() if found},
-        "deviation": {key: found[1] for key, found in statistics.items() if found},
+        "finished": group.finished,
+        "seeds": group.seeds,
+        "mean": {key: one.mean for key, one in found.items()},
+        "deviation": {key: one.deviation for key, one in found.items()},
+        "count": {key: one.count for key, one in found.items()},
         "runs": [
             {"path": str(run.path), "state": run.state, "seed": run.spec["seed"], **run.summary}
             for run in group.runs
         ],
+        "copies": [str(run.path) for run in group.copies],
     }

@@ -17,6 +17,7 @@ HELP = "compare FedAvg with CFL-Core-Set on embedded data"
 
 ROUNDS = 100
 SEEDS = 3
+MOST_SEEDS = 1000
 TITLE = "FedAvg and CFL-Core-Set on clients whose data keep changing"
 
 
@@ -34,11 +35,15 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Compare both methods over some seeds; write runs and a report."""
-    check_counts(options, "rounds", "seeds")
+    check_counts(options, "rounds")
+    check_counts(options, "seeds", most=MOST_SEEDS)
+    # It takes less than a minute, and starts over.
+    options.continue_with = ["demo"]
     from chronofed.cli.compare import as_json
     from chronofed.cli.progress import progress
     from chronofed.engines.base import usable_cores
-    from chronofed.reports.runs import RunView, groups
+    from chronofed.reports.groups import groups
+    from chronofed.reports.runs import RunView
     from chronofed.reports.terminal.comparison import comparison
     from chronofed.reports.web.page import write_report
     from chronofed.runs import RunDirectory

@@ -128,7 +128,8 @@ def _local(options: Namespace) -> int:
     from chronofed.cli.progress import progress
     from chronofed.cli.run import default_name
     from chronofed.flower.local import run_locally
-    from chronofed.reports.runs import RunView, groups
+    from chronofed.reports.groups import groups
+    from chronofed.reports.runs import RunView
     from chronofed.reports.terminal.comparison import comparison
     from chronofed.runs import runner
     from chronofed.runs.built import build
@@ -148,6 +149,7 @@ def _local(options: Namespace) -> int:
     waiting = {
         k: getattr(options, k) for k in FEDERATION_OPTIONS if getattr(options, k) is not None
     }
+    check_federation(waiting)
     with progress(options.quiet or options.json) as bars:
         move = bars.watch(experiment.name, experiment.evaluate.own_measures())
 
@@ -169,6 +171,24 @@ def _local(options: Namespace) -> int:
     else:
         emit(comparison(groups([RunView.read(path)]), f"run: {path}", width()))
     return 0
+
+
+def check_federation(settings: dict[str, float]) -> None:
+    """Refuse waiting times and a quorum that are out of range.
+
+    Raises:
+        SpecError: With the name of the option.
+    """
+    import msgspec
+
+    from chronofed.flower.settings import Federation
+
+    try:
+        msgspec.structs.replace(Federation(), **settings)
+    except ValueError as error:
+        name, _, complaint = str(error).removeprefix("Federation.").partition(": ")
+        option = name.removesuffix("_s").replace("_", "-")
+        raise SpecError(f"--{option}: {complaint}") from None
 
 
 def _sources(options: Namespace, scenario: "Scenario") -> dict[int, Path]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from chronofed.cli.options import add_json, add_plot, add_quiet
 from chronofed.cli.output import emit, emit_json, note
+from chronofed.core.bounds import LARGEST
 from chronofed.core.errors import SpecError
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def _grid(text: str | None) -> "Array":
     """Read learning rates: ``LOW:HIGH:COUNT``, or a list with commas."""
     import numpy as np
 
+    from chronofed.core.config import shown
     from chronofed.theory.nqm.sweep import LRS
 
     if text is None:
@@ -89,13 +91,16 @@ def _grid(text: str | None) -> "Array":
     try:
         if ":" in text:
             low, high, count = text.split(":")
-            rates = np.linspace(float(low), float(high), int(count))
+            rates = np.linspace(float(low), float(high), min(int(count), MOST_RUNS + 1))
         else:
             rates = np.array([float(part) for part in text.split(",")])
     except ValueError:
         rates = np.zeros(0)
-    if not (len(rates) and np.isfinite(rates).all() and (rates > 0).all()):
-        msg = f"--lr-grid: expected LOW:HIGH:COUNT or a list such as 0.01,0.1, all above 0, not {text!r}"
+    if not (len(rates) and ((rates > 0) & (rates <= LARGEST)).all() and len(rates) <= MOST_RUNS):
+        msg = (
+            "--lr-grid: expected LOW:HIGH:COUNT or a list such as 0.01,0.1, all above 0 and at most "
+            f"{LARGEST:g}, and at most {MOST_RUNS} of them, not {shown(text)}"
+        )
         raise SpecError(msg)
     return np.unique(rates)
 
@@ -162,7 +167,7 @@ def _table(cells: "list[nqm.Cell]", title: str) -> "Table":
             f"{low:.3g} - {high:.3g}",
             paper,
             f"{cell.loss:.3g}",
-            f"{cell.final:.3g} ± {cell.deviation:.2g}",
+            f"{cell.final:.3g}" + ("" if cell.deviation is None else f" ± {cell.deviation:.2g}"),
             f"{cell.variation:.1e}",
             f"{cell.tolerated:.3g}",
             f"{cell.stable:.3g}",

@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from chronofed.core.bounds import LARGEST, LARGEST_COUNT, LARGEST_INTEGER
 from chronofed.core.errors import SpecError
 
 
@@ -88,17 +89,31 @@ def check_spec(path: Path) -> None:
     toml.load(path)
 
 
-def check_counts(options: Namespace, *names: str) -> None:
-    """Refuse counts below 1.
+def check_counts(options: Namespace, *names: str, most: int = LARGEST_COUNT) -> None:
+    """Refuse counts below 1, and above ``most``.
 
     Raises:
         SpecError: With the name of the option.
     """
     for name in names:
         count = getattr(options, name)
-        if count is not None and count < 1:
+        if count is not None and not 1 <= count <= most:
             option = name.replace("_", "-")
-            raise SpecError(f"--{option}: expected a number >= 1, not {count}")
+            bound = "a number >= 1" if count < 1 else f"at most {most}"
+            raise SpecError(f"--{option}: expected {bound}, not {count}")
+
+
+def check_numbers(options: Namespace, *names: str) -> None:
+    """Refuse numbers that are so large that their squares overflow, and NaN.
+
+    Raises:
+        SpecError: With the name of the option.
+    """
+    for name in names:
+        number = getattr(options, name)
+        if not -LARGEST <= number <= LARGEST:
+            option = name.replace("_", "-")
+            raise SpecError(f"--{option}: expected a finite number up to {LARGEST:g}, not {number}")
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -111,6 +126,6 @@ def parse_seeds(text: str) -> list[int]:
         seeds = [int(part) for part in text.split(",")]
     except ValueError:
         raise SpecError(f"--seeds: expected numbers such as 0,1,2, not {text!r}") from None
-    if min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise SpecError(f"--seeds: expected different numbers >= 0, not {text!r}")
+    if min(seeds) < 0 or max(seeds) > LARGEST_INTEGER or len(set(seeds)) < len(seeds):
+        raise SpecError(f"--seeds: expected different numbers from 0 to 10^18, not {text!r}")
     return seeds

@@ -11,11 +11,12 @@ from chronofed.cli.output import emit, emit_json, note
 from chronofed.core.errors import ChronofedError, SpecError
 
 if TYPE_CHECKING:
-    from chronofed.reports.results import Finding, Results
+    from chronofed.reports.results import Results
     from chronofed.runs.runner import Progress
     from chronofed.studies.grid import RunOutcome
     from chronofed.studies.recipe import Recipe, RecipeCell
     from chronofed.studies.study import Study, StudyOutcome
+    from chronofed.studies.verdicts import Finding
     from chronofed.studies.views import Commands
 
 GROUP = "experiments"
@@ -108,9 +109,11 @@ def _run(options: Namespace, recipes: "Sequence[tuple[str, Recipe]]") -> int:
     import msgspec
 
     from chronofed.engines.base import usable_cores
+    from chronofed.runs.built import check_device
     from chronofed.studies.study import Study
     from chronofed.studies.views import Commands
 
+    check_device(options.device)
     jobs = options.jobs or usable_cores()
     study = Study(options.runs, options.data)
     trained = [(name, recipe) for name, recipe in recipes if not _instant(recipe)]
@@ -208,17 +211,19 @@ def _printed(name: str, folder: Path) -> str:
 
 
 def _plain(name: str, results: "Results") -> dict[str, object]:
-    from chronofed.reports.paper import table
+    from chronofed.reports.paper import evidence, table
+    from chronofed.studies.verdicts import multiplicity
 
-    shown = table(results)
+    shown, findings = table(results), results.findings()
     return {
         "name": name,
         "title": results.recipe.title,
         "table": [dict(zip(shown.headings, row, strict=True)) for row in shown.rows],
         "claims": [
-            {"claim": finding.claim.says, "verdict": finding.verdict}
-            for finding in results.findings()
+            {"claim": one.claim.says, "verdict": one.verdict, "evidence": evidence(one)}
+            for one in findings
         ],
+        "multiplicity": multiplicity(findings),
         "missing": results.missing,
     }
 
@@ -226,7 +231,7 @@ def _plain(name: str, results: "Results") -> dict[str, object]:
 def _report(options: Namespace, recipes: "Sequence[tuple[str, Recipe]]") -> int:
     """Write files from finished runs alone."""
     from chronofed.core.atomic import write_atomic
-    from chronofed.reports.paper import check_drawing, findings_table, write
+    from chronofed.reports.paper import check_drawing, claims_page, write
     from chronofed.studies.study import Study
     from chronofed.studies.views import Commands
 
@@ -246,8 +251,8 @@ def _report(options: Namespace, recipes: "Sequence[tuple[str, Recipe]]") -> int:
             written.append(name)
         else:
             note(f"{name}: nothing in {options.runs}; run it with: chronofed paper run {name}")
-    page = findings_table(claims).markdown()
-    write_atomic(folder / "claims.md", f"# Claim by claim\n\n{page}".encode())
+    page = f"# Claim by claim\n\n{claims_page(claims)}"
+    write_atomic(folder / "claims.md", page.encode())
     note(f"{len(written)} tables and figures, and {len(claims)} claims: {folder}")
     return 0
 

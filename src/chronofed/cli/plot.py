@@ -5,12 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chronofed.cli.options import add_json, add_runs
+from chronofed.cli.options import add_json, add_runs, check_counts
 from chronofed.cli.output import emit_json, note
 from chronofed.core.errors import SpecError
 
 if TYPE_CHECKING:
-    from chronofed.reports.runs import Group, RunView
+    from chronofed.reports.groups import Group
+    from chronofed.reports.runs import RunView
 
 GROUP = "results"
 HELP = "draw runs for a paper"
@@ -40,11 +41,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Draw runs for a paper."""
+    check_counts(options, "window", "rounds")
     from chronofed.reports.figures import canvas
-    from chronofed.reports.runs import RunView, find_runs, groups
+    from chronofed.reports.groups import groups
+    from chronofed.reports.runs import read_runs
 
     canvas.check(options.output, "drawing runs")
-    found = groups([RunView.read(path) for path in find_runs(options.runs)])
+    found = groups(read_runs(options.runs, every_file=True))
     DRAW[options.kind](found, options)
     if options.json:
         emit_json({"figure": str(options.output), "experiments": [group.name for group in found]})
@@ -55,7 +58,7 @@ def run(options: Namespace) -> int:
 
 def _curves(found: "list[Group]", options: Namespace) -> None:
     from chronofed.reports.figures.curves import draw_curves
-    from chronofed.reports.runs import measures_of
+    from chronofed.reports.groups import measures_of
 
     recorded = {
         key for group in found for run in group.runs for line in run.history for key in line

@@ -3,8 +3,9 @@
 import math
 from argparse import ArgumentParser, Namespace
 
-from chronofed.cli.options import add_json, check_counts
+from chronofed.cli.options import add_json, check_counts, check_numbers
 from chronofed.cli.output import emit, emit_json
+from chronofed.core.bounds import LARGEST_COUNT
 from chronofed.core.errors import SpecError
 
 GROUP = "theory"
@@ -47,6 +48,9 @@ def solve(options: Namespace) -> float:
     from chronofed.methods.accountant import combined, epsilon
 
     check_counts(options, "releases")
+    check_numbers(options, "noise", "delta", "sampling")
+    if options.rounds > LARGEST_COUNT:
+        raise SpecError(f"--rounds: expected at most {LARGEST_COUNT}, not {options.rounds}")
     noise = combined(options.noise, options.releases)
     try:
         return epsilon(noise, options.rounds, options.delta, options.sampling)

@@ -5,7 +5,7 @@ import re
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from chronofed.cli.options import add_json, add_plot
+from chronofed.cli.options import add_json, add_plot, check_numbers
 from chronofed.cli.output import emit, emit_json, note
 from chronofed.core.errors import SpecError
 
@@ -156,6 +156,8 @@ def run(options: Namespace) -> int:
     """Show the rounds that algorithms need, term by term; plot them over a parameter if asked for."""
     from chronofed import theory
 
+    finite = [name for name in SYMBOLS if math.isfinite(getattr(options, name))]
+    check_numbers(options, *finite)
     settings = {name: getattr(options, name) for name in SYMBOLS}
     algorithms = [options.algorithm] if options.algorithm else list(theory.ALGORITHMS)
     _check_plot(options)

@@ -11,6 +11,7 @@ from chronofed.cli.options import (
     add_samples,
     add_track,
 )
+from chronofed.cli.output import note
 from chronofed.cli.run import changed, check_samples, show
 
 GROUP = "experiments"
@@ -33,9 +34,11 @@ def run(options: Namespace) -> int:
     from chronofed.cli.progress import progress
     from chronofed.runs import runner
     from chronofed.runs.built import build
-    from chronofed.runs.load_spec import load
+    from chronofed.runs.load_spec import load_run
+    from chronofed.runs.restore import finished_summary
 
-    experiment = changed(load(directory.spec_path, data=options.data), options)
+    finished = finished_summary(directory)[0] is not None
+    experiment = changed(load_run(directory, options.data), options)
     # A finished run needs its data only to draw samples.
     built = build(experiment, options.data) if options.samples else None
     if built is not None:
@@ -48,4 +51,7 @@ def run(options: Namespace) -> int:
             summary = runner.resume(
                 directory, options.data, experiment=experiment, on_round=on_round
             )
-    return show(directory, summary, built, options)
+    code = show(directory, summary, built, options)
+    if finished:
+        note(f"{options.run} is finished; nothing to do")
+    return code

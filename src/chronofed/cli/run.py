@@ -46,8 +46,11 @@ def run(options: Namespace) -> int:
     experiment = changed(load(options.spec, options.set, options.data), options)
     built = build(experiment, options.data)
     check_samples(built, options)
+    if experiment.evaluate.on != "test" and not (options.quiet or options.json):
+        note(f"'test' below means {experiment.evaluate.on} rows (evaluate.on)")
     path = options.output or Path("runs") / default_name(experiment)
     directory = runner.create(built, path)
+    options.continue_with = ["resume", str(path)]
     with progress(options.quiet or options.json) as bars:
         on_round = bars.watch(experiment.name, experiment.evaluate.own_measures())
         summary = runner.proceed(directory, built, on_round=on_round)
@@ -77,7 +80,8 @@ def show(
     options: Namespace,
 ) -> int:
     """Print the result of a run; with ``--samples``, draw the samples that clients keep."""
-    from chronofed.reports.runs import RunView, groups
+    from chronofed.reports.groups import groups
+    from chronofed.reports.runs import RunView
     from chronofed.reports.terminal.comparison import comparison
 
     if options.json:

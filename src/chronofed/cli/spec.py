@@ -35,6 +35,9 @@ see [your own method](../howto/own-method.md).
 `chronofed run SPEC.toml -s KEY=VALUE` changes a key, for example `-s train.lr=0.1` or `-s
 'scenario.membership={kind="available", probability=0.5}'`. The value is read as TOML, or else as text.
 
+Numbers are finite: at most 1e32, counts at most 10^12, times at most 10^9 seconds, other whole numbers at most
+10^18.
+
 An unknown key, a wrong type, a value out of range, or parts that do not fit together are refused before
 anything starts. The error names the place and the nearest valid key.
 

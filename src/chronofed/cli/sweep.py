@@ -15,7 +15,7 @@ from chronofed.cli.options import (
     parse_seeds,
 )
 from chronofed.cli.output import emit, emit_json, note
-from chronofed.core.errors import DivergedError
+from chronofed.core.errors import DivergedError, SpecError
 
 if TYPE_CHECKING:
     from chronofed.reports.tables import TextTable
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 GROUP = "experiments"
 HELP = "tune settings of an experiment"
+
+MOST_TRIALS = 1_000_000
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -42,6 +44,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--measure", default="anytime", metavar="KEY", help=text)
     text = "seeds to average over (default 0)"
     parser.add_argument("--seeds", default="0", metavar="LIST", help=text)
+    text = "score trials on test rows, not on validation rows; the test rows cannot judge the result then"
+    parser.add_argument("--on-test", action="store_true", help=text)
     text = "folder of the runs (default: runs/sweep-NAME)"
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help=text)
     for add in (add_data, add_quiet, add_json):
@@ -50,7 +54,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Tune settings; write the runs and the best spec."""
-    check_counts(options, "trials")
+    check_counts(options, "trials", most=MOST_TRIALS)
     check_spec(options.spec)
     import shlex
 
@@ -65,8 +69,15 @@ def run(options: Namespace) -> int:
         options.data,
         options.measure,
         parse_seeds(options.seeds),
+        "test" if options.on_test else "validation",
     )
+    for key in (each.key for each in sweep.ranges):
+        if sum(each.key == key for each in sweep.ranges) > 1:
+            raise SpecError(f"--vary {key}: given twice; give all its values at once")
     sweep.check()
+    sweep.open()
+    if not (options.quiet or options.json):
+        note(f"trials are scored on {sweep.scored_on()}")
     with progress(options.quiet or options.json) as bars:
         moves: dict[int, OnRound] = {}
 
@@ -80,9 +91,10 @@ def run(options: Namespace) -> int:
         raise DivergedError("all trials diverged: try smaller learning rates")
     best = sweep.save(trials[0])
     if options.json:
-        emit_json({"best": str(best), "trials": [_plain(trial) for trial in trials]})
+        plain = [_plain(trial) for trial in trials]
+        emit_json({"best": str(best), "scored_on": sweep.on, "trials": plain})
         return 0
-    emit(_table(trials, options.measure).terminal())
+    emit(_table(trials, f"{options.measure} ({sweep.on})").terminal())
     note(f"best: {shlex.join(_changes(trials[0]))}; the whole spec: {best}")
     return 0
 

@@ -25,6 +25,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     text = f"port to listen on; 0 for any that is free (default {PORT})"
     parser.add_argument("--port", type=int, default=PORT, metavar="N", help=text)
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="serve browsers that reach this machine by another name, such as a proxy's; may be repeated",
+    )
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     add_json(parser)
 
@@ -37,7 +44,7 @@ def run(options: Namespace) -> int:
 
     if not options.folder.is_dir():
         raise RunError(f"{options.folder} is not a folder; give one that has runs, or will have")
-    with LiveServer(options.folder, options.port) as server:
+    with LiveServer(options.folder, options.port, options.allow_host) as server:
         if options.json:
             emit_json({"url": server.url})
         note(f"watching {options.folder} at {server.url} (this machine only); stop with Ctrl-C")

@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from chronofed.cli.options import add_json, add_plot
+from chronofed.cli.options import add_json, add_plot, check_counts, check_numbers
 from chronofed.cli.output import emit, emit_json, note
 from chronofed.core.errors import SpecError
 
@@ -101,13 +101,14 @@ def _check(options: Namespace) -> None:
         raise SpecError(
             f"--rounds: expected a number from 1 to {MOST_ROUNDS}, not {options.rounds}"
         )
-    if options.cohort < 1:
-        raise SpecError(f"--cohort: expected a number >= 1, not {options.cohort}")
-    for name in ("time_drift_sq", "information_loss_sq", "client_drift_sq"):
+    check_counts(options, "cohort")
+    squares = ("time_drift_sq", "information_loss_sq", "client_drift_sq")
+    for name in squares:
         value = getattr(options, name)
         if not 0 <= value < math.inf:
             option = name.replace("_", "-")
             raise SpecError(f"--{option}: expected a finite number >= 0, not {value}")
+    check_numbers(options, *squares, "correlation")
 
 
 def _title(options: Namespace) -> str:

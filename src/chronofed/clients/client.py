@@ -1,5 +1,6 @@
 """A client's work on one order: recall the past, train, remember, report."""
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -7,6 +8,7 @@ from torch import Generator
 
 from chronofed.clients.messages import Order, Result
 from chronofed.clients.state import ClientState
+from chronofed.core.errors import DivergedError, RunError
 from chronofed.core.seeds import global_torch_seed, torch_generator
 from chronofed.core.timing import PhaseTimer
 from chronofed.core.types import Objective, Record, Samples, Vector
@@ -14,6 +16,7 @@ from chronofed.methods.local import ClientLocal
 from chronofed.methods.memories import MemoryItem, Moment
 from chronofed.methods.method import Method
 from chronofed.methods.probe import probe
+from chronofed.methods.surrogate import Surrogate
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +134,25 @@ class Client:
         order = self.order
         past = order.past
         if past is None:
-            moment = Moment(order.round, self.key, len(self.samples))
-            past = self.method.memory.recall(client_state.items, order.weights, moment)
+            past = self._recall(client_state)
         generator = torch_generator(order.seed, "train", *self._place)
         pace = 1.0
         if order.train.slow:
             pace = order.train.pace(torch_generator(order.seed, "pace", *self._place))
         return ClientLocal(self.objective, self.samples, past, order.train, generator, pace)
+
+    def _recall(self, client_state: ClientState) -> Surrogate:
+        order = self.order
+        moment = Moment(order.round, self.key, len(self.samples))
+        try:
+            past = self.method.memory.recall(client_state.items, order.weights, moment)
+        except (ValueError, ArithmeticError) as error:
+            # An order may be for a round that is over, or have constants that make no weights.
+            msg = f"client {order.client}, round {order.round}: no round weights: {error}"
+            raise RunError(msg) from error
+        if not math.isfinite(past.present):
+            raise DivergedError(f"round {order.round}: round weights that are not finite")
+        return past
 
     def _train(self, local: ClientLocal, client_state: ClientState) -> Trained:
         backbone, server = self.method.backbone, self.order.server
@@ -186,5 +201,4 @@ class Client:
             return {}
         self.objective.buffers = order.buffers
         new = MemoryItem(order.round, order.client, self.key, len(self.samples), record)
-        memory = method.memory if record else None
-        return probe(memory, self.objective, order.server["params"], self.samples, new)
+        return probe(method.memory, self.objective, order.server["params"], self.samples, new)

@@ -8,6 +8,7 @@ import torch
 
 from chronofed.clients.state import ClientState
 from chronofed.core.config import Config, Natural
+from chronofed.core.errors import SpecError
 from chronofed.methods.memories import MemoryItem
 from chronofed.scenarios.base import Plan, Visit
 
@@ -24,6 +25,28 @@ class Deletion(Config):
     round: Natural = 0
     rows: tuple[Natural, ...] = ()
     clients: tuple[Natural, ...] = ()
+
+
+def check_deletions(deletions: Sequence[Deletion], rounds: int) -> None:
+    """Refuse a deletion whose round is never reached: its data would stay.
+
+    Raises:
+        SpecError: With the number of the deletion.
+    """
+    for number, deletion in enumerate(deletions):
+        if deletion.round >= rounds:
+            raise SpecError(
+                f"deletions[{number}].round: {deletion.round} is never reached, because the run has {rounds} "
+                f"rounds, counted from 0; use {rounds - 1} or less"
+            )
+
+
+def last_deletion(deletions: Sequence[Deletion], done: int) -> int:
+    """Return the round of the last deletion that took effect in the first ``done`` rounds; -1 if none did.
+
+    A snapshot after that many rounds, or fewer, may contain deleted data.
+    """
+    return max((deletion.round for deletion in deletions if deletion.round < done), default=-1)
 
 
 def without(plan: Plan, deletions: Sequence[Deletion]) -> Plan:
@@ -69,7 +92,8 @@ def _delete_rows(
 def without_rows(item: MemoryItem, rows: torch.Tensor) -> MemoryItem | None:
     """Remove samples from an item; return ``None`` if nothing is left.
 
-    An item that was computed from several samples together (``sources``) goes as a whole.
+    An item that was computed from several samples together (``sources``) goes as a whole. One of a
+    ``reservoir`` stays without samples: a uniform sample of all data must know how many it was drawn from.
     """
     if torch.isin(item.record.get("sources", rows[:0]), rows).any():
         return None
@@ -79,5 +103,5 @@ def without_rows(item: MemoryItem, rows: torch.Tensor) -> MemoryItem | None:
     if stay.all():
         return item
     if not stay.any():
-        return None
+        return replace(item, record={}) if "reservoir" in item.record else None
     return replace(item, record={name: t[stay] for name, t in item.record.items()})

@@ -20,12 +20,13 @@ from torch import Tensor
 
 from chronofed.clients.client import Client
 from chronofed.clients.messages import Exchange, Order, Result
+from chronofed.core.bounds import LARGEST
 from chronofed.core.config import Config, Count, Positive
 from chronofed.core.types import Objective, Record, Samples, Task
 from chronofed.methods.memories import Forget
 from chronofed.methods.method import Method
 
-Factor = Annotated[float, msgspec.Meta(gt=1)]
+Factor = Annotated[float, msgspec.Meta(gt=1, le=LARGEST)]
 MIN_REPLIES = 3
 """Replies that a cohort needs for its median to count."""
 MAX_CHARACTERS = 40
@@ -200,7 +201,7 @@ class Screen:
             one, other = (_tensors(self._dry_run(order, exchange, n)) for n in (2, 3))
             fixed = {f"record.{name}" for name in self.method.memory.constants}
             self._specs[exchange] = {
-                place: _spec(one[place], other[place], place in fixed) for place in one
+                place: tensor_spec(one[place], other[place], place in fixed) for place in one
             }
         return self._specs[exchange]
 
@@ -246,8 +247,9 @@ def _tensors(result: Result) -> dict[str, Tensor]:
     return found
 
 
-def _spec(one: Tensor, other: Tensor, fixed: bool) -> TensorSpec:
-    pairs = zip(one.shape, other.shape, strict=True)
+def tensor_spec(one: Tensor, other: Tensor | None = None, fixed: bool = False) -> TensorSpec:
+    """Return the form of tensors like one; axes that differ in another example are free."""
+    pairs = zip(one.shape, (one if other is None else other).shape, strict=True)
     shape = tuple(a if a == b else None for a, b in pairs)
     return TensorSpec(one.dtype, shape, one if fixed else None)
 

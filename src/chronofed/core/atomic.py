@@ -1,6 +1,7 @@
 """Atomic writes: after a crash a file has its old content or the new, never a part of it."""
 
 import os
+import shutil
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -85,9 +86,31 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 def flush(path: Path) -> None:
-    """Flush appended lines to disk, so that they survive a power failure."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    """Flush appended lines to disk, so that they survive a power failure.
+
+    Raises:
+        StorageError: If that fails.
+    """
+    try:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it exists.
+
+    Raises:
+        StorageError: If it cannot be removed.
+    """
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise cannot_write(path, error) from error
 
 
 def _write_all(descriptor: int, content: bytes) -> None:

@@ -6,11 +6,17 @@ from typing import Annotated, Any, dataclass_transform, get_args, get_origin, ge
 
 import msgspec
 
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-NonNegative = Annotated[float, msgspec.Meta(ge=0)]
+from chronofed.core.bounds import LARGEST, LARGEST_COUNT, LARGEST_INTEGER, LONGEST_S
+
+# The bounds also refuse NaN.
+Number = Annotated[float, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=LARGEST)]
+NonNegative = Annotated[float, msgspec.Meta(ge=0, le=LARGEST)]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=LONGEST_S)]
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Count = Annotated[int, msgspec.Meta(ge=1)]
-Natural = Annotated[int, msgspec.Meta(ge=0)]
+Integer = Annotated[int, msgspec.Meta(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_COUNT)]
+Natural = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_INTEGER)]
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
@@ -36,8 +42,26 @@ class Config(msgspec.Struct, metaclass=_Meta, frozen=True, forbid_unknown_fields
             try:
                 msgspec.convert(value, kind)
             except msgspec.ValidationError as error:
-                msg = f"{type(self).__name__}.{name}: {error}, not {value!r}"
+                msg = f"{type(self).__name__}.{name}: {error}, not {shown(value)}"
                 raise ValueError(msg) from None
+
+
+def shown(value: object, most: int = 80) -> str:
+    """Show a value in a message, shortened; Python refuses to write very long numbers at all.
+
+    >>> shown(16**5000)
+    'a number of 20001 bits'
+    >>> shown("x" * 100, most=10)
+    "'xxx...xxx'"
+    """
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"a number of {value.bit_length()} bits"
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__}"
+    part = (most - 2) // 2
+    return text if len(text) <= most else f"{text[:part]}...{text[-part:]}"
 
 
 class Kind(Config, tag_field="kind"):

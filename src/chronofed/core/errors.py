@@ -61,7 +61,26 @@ class DivergedError(ChronofedError):
     exit_code: ClassVar[int] = 7
 
 
+class UserCodeError(ChronofedError):
+    """An error of the user's own code.
+
+    Attributes:
+        frames: The part of the traceback that is in the user's files; empty if none is.
+    """
+
+    exit_code: ClassVar[int] = 8
+
+    def __init__(self, message: str, frames: str = "") -> None:
+        super().__init__(message, frames)
+        self.frames = frames
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 def cannot_write(path: Path, error: OSError) -> StorageError:
     """Describe a failed write in one line."""
-    reason = (error.strerror or str(error)).lower()
-    return StorageError(f"cannot write {path}: {reason}; free some space or fix the permissions")
+    in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
+    reason = "not a directory" if in_the_way else (error.strerror or str(error)).lower()
+    advice = "choose another path" if in_the_way else "free some space or fix the permissions"
+    return StorageError(f"cannot write {path}: {reason}; {advice}")

@@ -3,18 +3,25 @@
 A file consists of 8 bytes with the length of the header, a JSON header with the place of every tensor, and the
 tensors. The bytes equal those of ``safetensors.torch.save``, but are never all in memory, as they would be with
 the ``safetensors`` package. That package is only a test oracle: nothing here imports it.
+
+A reader believes nothing: a header is bounded (:mod:`chronofed.core.limits`), and its tensors must fill the
+rest of the file exactly, so that a file never promises more memory than it has bytes.
 """
 
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+from chronofed.core.errors import StorageError
+from chronofed.core.limits import FILE_HEADER, MAX_DIMENSIONS, HeaderLimits
 
 # In the order of the format. Files are sorted by it, with the last types first.
 CODES = {
@@ -41,6 +48,15 @@ _RANK = {code: -rank for rank, code in enumerate(TYPES)}
 _LENGTH = 8
 # Tensors in one part of the header.
 _ITEMS = 1000
+
+# The entries of a header, each with the brace or comma before it, as the reference implementation writes them.
+# A JSON parser would first make lists and tables of a hostile header, 27 bytes of memory for each of its bytes.
+_TEXT = rb'[^"\\]*+(?:\\.[^"\\]*+)*+'
+_METADATA = re.compile(rb'\{"__metadata__":(\{(?:"%s":"%s",?){0,16}+\})' % (_TEXT, _TEXT))
+_TENSOR = re.compile(
+    rb'[{,]"(%s)":\{"dtype":"(\w+)","shape":\[([\d,]*)\],"data_offsets":\[(\d{1,19}),(\d{1,19})\]\}'
+    % _TEXT
+)
 
 
 class Outline(NamedTuple):
@@ -146,9 +162,17 @@ def stream(
 
     Yields:
         The header, then every tensor.
+
+    Raises:
+        StorageError: If there are more tensors than a reader accepts.
     """
     order = sorted(outlines)
     length = sum(map(len, _header(order, metadata)))
+    if length > FILE_HEADER.max_bytes or len(order) > FILE_HEADER.max_tensors:
+        raise StorageError(
+            f"{len(order)} tensors are too many for one file (at most {FILE_HEADER.max_tensors}, with names in "
+            f"{FILE_HEADER.max_bytes} bytes); let clients keep fewer data sets"
+        )
     padding = -length % _LENGTH
     yield (length + padding).to_bytes(_LENGTH, "little")
     yield from _header(order, metadata)
@@ -157,35 +181,63 @@ def stream(
         yield numbers(tensor(outline.name))
 
 
-def read_header(source: Source) -> tuple[dict[str, str], dict[str, Place]]:
+def read_header(
+    source: Source, limits: HeaderLimits = FILE_HEADER
+) -> tuple[dict[str, str], dict[str, Place]]:
     """Read a file's metadata and the place of every tensor.
 
     Raises:
-        ValueError: If the file is not in the safetensors format.
-        KeyError: If the header lacks an entry.
+        ValueError: If the file is not in the safetensors format, or beyond the limits.
     """
     length = int.from_bytes(_bytes(source, 0, _LENGTH), "little")
-    start = _LENGTH + length
+    if length > limits.max_bytes:
+        raise ValueError(f"a header of {length} bytes; at most {limits.max_bytes} are accepted")
+    header = _bytes(source, _LENGTH, length)
+    found = _METADATA.match(header)
+    metadata: dict[str, str] = json.loads(found[1]) if found else {}
+    places: dict[str, Place] = {}
+    stop = start = _LENGTH + length
+    for name, code, shape, begin, end in _entries(header, found.end() if found else 0):
+        place = places[name] = Place(code, shape, stop)
+        if start + begin != stop or end - begin != place.nbytes:
+            raise ValueError("tensors overlap, leave a gap, or do not fit their place")
+        stop += place.nbytes
+        if len(places) > limits.max_tensors:
+            raise ValueError(f"more than {limits.max_tensors} tensors")
+    if stop != source.size:
+        raise ValueError(f"the file has {source.size} bytes, its header promises {stop}")
+    return metadata, places
 
-    def place(table: dict[str, Any]) -> Place | dict[str, Any]:
-        return _place(table, start, source.size) if "data_offsets" in table else table
 
-    header = json.loads(_bytes(source, _LENGTH, length), object_hook=place)
-    if not isinstance(header, dict):
-        raise ValueError("the header is not a table")
-    return header.pop("__metadata__", {}), header
+def read_tensors(source: Source, limits: HeaderLimits = FILE_HEADER) -> dict[str, Tensor]:
+    """Read all tensors of a file without metadata into new memory.
+
+    Raises:
+        ValueError: If the file is not in the safetensors format, or beyond the limits.
+    """
+    return {name: read(source, place) for name, place in read_header(source, limits)[1].items()}
 
 
 def read(source: Source, place: Place) -> Tensor:
-    """Read one tensor into new memory."""
+    """Read one tensor into new memory.
+
+    Raises:
+        ValueError: If the file has become shorter, or truth values are not 0 or 1.
+    """
     tensor = torch.empty(place.shape, dtype=TYPES[place.code])
-    source.read_into(place.start, numbers(tensor))
+    content = numbers(tensor)
+    source.read_into(place.start, content)
+    # Torch computes nonsense with other bytes.
+    if tensor.dtype == torch.bool and len(content) and tensor.view(torch.uint8).max() > 1:
+        raise ValueError("truth values that are neither 0 nor 1")
     return tensor
 
 
 def numbers(tensor: Tensor) -> memoryview:
     """Return a tensor's numbers as bytes; without a copy if the tensor is contiguous."""
     flat = tensor.detach().contiguous().reshape(-1)
+    # To torch a single number is contiguous with any stride.
+    flat = flat.as_strided((flat.numel(),), (1,))
     return flat.view(torch.uint8).numpy().data
 
 
@@ -210,14 +262,40 @@ def _compact(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def _place(about: Mapping[str, Any], start: int, size: int) -> Place:
-    begin, end = about["data_offsets"]
-    place = Place(about["dtype"], _same(tuple(about["shape"])), start + begin)
-    if place.code not in TYPES or place.nbytes != end - begin or not 0 <= begin <= size - start:
-        raise ValueError("a tensor's size does not fit its place")
-    if start + end > size:
-        raise ValueError("the file ends too early")
-    return place
+def _entries(header: bytearray, at: int) -> Iterator[tuple[str, str, tuple[int, ...], int, int]]:
+    """Yield the entry of every tensor in a header, from the mark before the first entry on.
+
+    Raises:
+        ValueError: If there is anything else, or a tensor comes twice.
+    """
+    names: set[str] = set()
+    end = len(header.rstrip(b" ")) - 1
+    while at < end:
+        found = _TENSOR.match(header, at)
+        if not found:
+            raise ValueError(f"the header is malformed at byte {at}")
+        name = _name(found[1])
+        if name in names:
+            raise ValueError(f"a tensor comes twice: {name!r:.80}")
+        names.add(name)
+        yield name, *_layout(found[2], found[3]), int(found[4]), int(found[5])
+        at = found.end()
+    if header[at : at + 1] != b"}":
+        raise ValueError("the header is not a table")
+
+
+@lru_cache(maxsize=4096)
+def _layout(code: bytes, axes: bytes) -> tuple[str, tuple[int, ...]]:
+    """Return the type and shape in a header; all tensors of a shape share one tuple."""
+    shape = tuple(map(int, axes.split(b","))) if axes else ()
+    if len(shape) > MAX_DIMENSIONS or max(shape, default=0) >= 2**63 or code.decode() not in TYPES:
+        raise ValueError("a tensor of unknown type or impossible shape")
+    return code.decode(), shape
+
+
+def _name(name: bytes) -> str:
+    text: str = json.loads(b'"%s"' % name) if b"\\" in name else name.decode()
+    return text
 
 
 @lru_cache(maxsize=4096)

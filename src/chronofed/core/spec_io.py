@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from chronofed.core.config import Config, Kind, is_alternative, kind_of
+from chronofed.core.config import Config, Kind, is_alternative, kind_of, shown
 from chronofed.core.errors import SpecError
+from chronofed.core.user_code import import_name
 
 C = TypeVar("C", bound=Config)
 
@@ -76,6 +77,8 @@ def _mismatch(complaint: str, value: object, options: tuple[Any, ...], where: st
         listed = [o for o in options if typing.get_origin(o) is typing.Literal]
         choices = [str(choice) for option in listed for choice in typing.get_args(option)]
         return _unknown(where, "value", str(value), choices)
+    if complaint == "Number out of range":
+        return f"{where}: expected a number that fits into 64 bits, got {_show(value)}"
     text, _, inside = complaint.replace("`", "").partition(" - at $")
     # The value is a list or a table, and the message is about one part of it.
     if inside:
@@ -145,12 +148,7 @@ def _pick(kind: object, known: Mapping[str, type[Any]], where: str) -> type[Any]
 def _imported(path: str, base: type[Any], where: str) -> type[Any]:
     """Import a user's own class, given as ``package.module:Class``."""
     place = _join(where, "kind")
-    module, _, name = path.partition(":")
-    try:
-        cls = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        msg = f"{place}: cannot import {path!r}: {error}"
-        raise SpecError(msg) from error
+    cls = import_name(path, place)
     if not (isinstance(cls, type) and issubclass(cls, base)):
         msg = f"{place}: {path!r} is not a subclass of {base.__module__}.{base.__qualname__}"
         raise SpecError(msg)
@@ -169,8 +167,8 @@ def _unknown(where: str, what: str, name: str, known: Iterable[str]) -> str:
     names = list(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
-    shown = "" if what == "key" else f" {name!r}"
-    return f"{where}: unknown {what}{shown}; {hint}"
+    value = "" if what == "key" else f" {shown(name)}"
+    return f"{where}: unknown {what}{value}; {hint}"
 
 
 def _is_union(hint: object) -> bool:
@@ -178,7 +176,7 @@ def _is_union(hint: object) -> bool:
 
 
 def _show(value: object) -> str:
-    return f"{type(value).__name__} {value!r}"
+    return f"{type(value).__name__} {shown(value)}"
 
 
 def _join(where: str, name: str) -> str:

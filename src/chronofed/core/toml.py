@@ -17,14 +17,31 @@ def load(path: Path) -> dict[str, Any]:
     Raises:
         SpecError: If the file cannot be read or is not TOML.
     """
+    try:
+        return loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpecError(f"{path}: {(error.strerror or str(error)).lower()}") from error
+    except ValueError as error:
+        raise SpecError(f"{path}: not valid TOML: {error}") from error
+
+
+def loads(text: str) -> dict[str, Any]:
+    """Read TOML.
+
+    Raises:
+        ValueError: If it is not TOML, or Python cannot hold it: tables nested too deeply, numbers too long.
+    """
     import tomllib
 
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SpecError(f"{path}: {(error.strerror or str(error)).lower()}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: not valid TOML: {error}") from error
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError as error:
+        # Such as a number of 5,000 digits.
+        raise ValueError(str(error).partition(";")[0]) from None
 
 
 def dumps(table: Mapping[str, Any]) -> str:

@@ -7,9 +7,10 @@ A column is a one-dimensional array of one of three kinds, distinguished by its 
 * text: ``object`` holding ``str``, missing is ``""``.
 
 Parquet and npz files have types. A CSV file has none, so the kind of a column is the first of numbers, ISO
-8601 dates and text that at least half of its cells can be parsed as; empty cells and ``nan`` do not count. A
-cell that does not fit the kind of its column is an error with its row, never a guess. A column is converted
-on first use, so a column that is not used can hold anything.
+8601 dates and text that at least half of its cells can be parsed as; empty cells and ``nan`` do not count.
+For a feature or target only the cells of the first periods decide, so that later rows cannot change what it
+is. A cell that does not fit the kind of its column is an error with its row, never a guess. A column is
+converted on first use, so a column that is not used can hold anything.
 """
 
 import difflib
@@ -81,12 +82,36 @@ class Columns:
             raise DataError(f"{self.path}: arrays with different numbers of rows: {listed}")
         return int(lengths.pop()[0])
 
-    def values(self, name: str) -> Column:
-        """Return a column as numbers, dates or text."""
+    def values(self, name: str, deciding: Codes | None = None) -> Column:
+        """Return a column as numbers, dates or text; the ``deciding`` rows, by default all, decide which."""
         held = self[name]
         if isinstance(held, Categorical):
-            return self._parsed(name, held) if self.untyped else held.text()
+            return self._parsed(name, held, deciding) if self.untyped else held.text()
         return self._typed(name, held)
+
+    def numbers(self, name: str) -> Column:
+        """Return a column as numbers; refuse any other cell."""
+        held = self[name]
+        if not isinstance(held, Categorical):
+            column = self._typed(name, held)
+            if column.dtype.kind == "M":
+                raise DataError(f"{self.path}: feature {name!r} contains dates; leave it out")
+            return column
+        read = [_try_parse(_number, text) for text in held.distinct if self.untyped and text]
+        if not any(value is not None for value in read) and any(held.distinct):
+            dates = self.untyped and any(_try_parse(_date, text) for text in held.distinct)
+            kind, advice = ("dates", "leave it out") if dates else ("text", "list its categories")
+            raise DataError(f"{self.path}: feature {name!r} contains {kind}; {advice}")
+        # No row votes, so that every cell must be a number.
+        return self._parsed(name, held, np.zeros(0, dtype=np.int64))
+
+    def missing(self, name: str) -> NDArray[np.bool_]:
+        """Return a mask of the rows without a value."""
+        held = self[name]
+        if isinstance(held, Categorical):
+            empty = np.fromiter((text == "" for text in held.distinct), np.bool_)
+            return np.asarray(empty[held.codes], dtype=np.bool_)
+        return missing(self._typed(name, held))
 
     def times(self, name: str) -> Column:
         """Return a column as numbers or dates; text is parsed, even in a file with types."""
@@ -143,19 +168,25 @@ class Columns:
             raise self.cell_error(name, int(first[0]), complaint)
         return numbers
 
-    def _parsed(self, name: str, cells: Categorical) -> Column:
-        """Parse text as the first kind that fits at least half of its cells; then all must fit."""
-        numbers = self._read_as(name, cells, _number, "number")
+    def _parsed(self, name: str, cells: Categorical, deciding: Codes | None = None) -> Column:
+        """Parse text as the first kind that fits at least half of its deciding cells; then all must fit."""
+        votes = cells.codes if deciding is None else cells.codes[deciding]
+        counts = np.bincount(votes, minlength=len(cells.distinct))
+        numbers = self._read_as(name, cells, counts, _number, "number")
         if numbers is not None:
             return self._bounded(name, numbers.astype(np.float64)[cells.codes])
-        dates = self._read_as(name, cells, _date, "date such as 2009-03-01")
+        dates = self._read_as(name, cells, counts, _date, "date such as 2009-03-01")
         return cells.text() if dates is None else dates.astype("datetime64[us]")[cells.codes]
 
     def _read_as(
-        self, name: str, cells: Categorical, parse: Callable[[str], object], what: str
+        self,
+        name: str,
+        cells: Categorical,
+        counts: Codes,
+        parse: Callable[[str], object],
+        what: str,
     ) -> Column | None:
-        """Parse every distinct text; return ``None`` if less than half of the cells fit."""
-        counts = np.bincount(cells.codes, minlength=len(cells.distinct))
+        """Parse every distinct text; return ``None`` if less than half of the cells counted fit."""
         present = np.array([text != "" for text in cells.distinct], dtype=np.bool_)
         values = np.array([_try_parse(parse, text) for text in cells.distinct], dtype=object)
         unread = present & np.array([value is None for value in values], dtype=np.bool_)

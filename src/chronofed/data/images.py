@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from chronofed.core.errors import DataError
 from chronofed.core.types import Samples
 from chronofed.data.dataset import Dataset
+from chronofed.data.limits import IMAGE_FILE_BYTES
 from chronofed.data.registry import stored
 
 Bytes = NDArray[np.uint8]
@@ -24,7 +25,19 @@ Bytes = NDArray[np.uint8]
 _GZIP_MAGIC = b"\x1f\x8b"
 _IDX_UNSIGNED_BYTE = 8
 _CIFAR_PIXELS = 3 * 32 * 32
-_DAMAGE = (OSError, EOFError, zlib.error, tarfile.TarError)
+# What gzip and tarfile raise for damaged content.
+_DAMAGE = (
+    OSError,
+    EOFError,
+    zlib.error,
+    tarfile.TarError,
+    ValueError,
+    KeyError,
+    IndexError,
+    OverflowError,
+    RecursionError,
+    MemoryError,
+)
 
 
 def read_idx(path: Path) -> Bytes:
@@ -74,8 +87,13 @@ def cifar100(path: Path, name: str, classes: tuple[str, ...]) -> Dataset:
 def _contents(path: Path) -> bytes:
     """Read a file, decompressed if it is gzipped, whatever its name."""
     try:
-        raw = path.read_bytes()
-        return gzip.decompress(raw) if raw.startswith(_GZIP_MAGIC) else raw
+        with path.open("rb") as file:
+            packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+            file.seek(0)
+            stream = gzip.GzipFile(fileobj=file) if packed else file
+            raw = stream.read(IMAGE_FILE_BYTES + 1)
+        _check_size(path, len(raw))
+        return raw
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except _DAMAGE as error:
@@ -127,8 +145,10 @@ def _archive_members(path: Path, wanted: frozenset[str]) -> dict[str, bytes]:
         with tarfile.open(path, "r:gz") as archive:
             for entry in archive:
                 member = PurePosixPath(entry.name).name
-                if member in wanted and (file := archive.extractfile(entry)) is not None:
-                    found[member] = file.read()
+                # Links are not followed: they may lead anywhere, or in circles.
+                if member in wanted and entry.isreg():
+                    _check_size(path / member, entry.size)
+                    found[member] = _extracted(archive, entry)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file or folder") from None
     except _DAMAGE as error:
@@ -136,6 +156,17 @@ def _archive_members(path: Path, wanted: frozenset[str]) -> dict[str, bytes]:
             f"{path}: damaged archive: {error}; remove it and download it again"
         ) from None
     return found
+
+
+def _extracted(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
+    file = archive.extractfile(entry)
+    return b"" if file is None else file.read()
+
+
+def _check_size(path: Path, size: int) -> None:
+    if size > IMAGE_FILE_BYTES:
+        limit = f"more than {IMAGE_FILE_BYTES:,} bytes unpacked"
+        raise DataError(f"{path}: damaged: {limit}; remove it and download it again")
 
 
 def _records(path: Path, raw: bytes, width: int) -> Bytes:

@@ -2,11 +2,9 @@
 
 import csv
 import io
-import zipfile
-import zlib
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,6 +14,8 @@ from numpy.typing import NDArray
 
 from chronofed.core.errors import DataError, MissingExtraError
 from chronofed.data.columns import Categorical, Columns
+from chronofed.data.limits import check_bytes, check_columns
+from chronofed.data.npz import first_line, read_npz
 
 # Rows of a CSV file at a time, so that they stay in the CPU's cache.
 _CHUNK = 2000
@@ -32,7 +32,7 @@ def read(path: Path, growing: bool = False) -> Columns:
             has no columns before its header is complete. Other files are complete or damaged.
     """
     text = _read_growing if growing else _read_csv
-    readers = {".csv": text, ".tsv": text, ".parquet": _read_parquet, ".npz": _read_npz}
+    readers = {".csv": text, ".tsv": text, ".parquet": _read_parquet, ".npz": read_npz}
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise DataError(f"{path}: unknown extension {path.suffix!r}; use {', '.join(readers)}")
@@ -41,7 +41,9 @@ def read(path: Path, growing: bool = False) -> Columns:
     try:
         return reader(path)
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({_first_line(error)})") from None
+        raise DataError(f"{path}: cannot be read ({first_line(error)})") from None
+    except MemoryError:
+        raise DataError(f"{path}: does not fit into memory") from None
 
 
 def _read_csv(path: Path) -> Columns:
@@ -120,6 +122,7 @@ def _header(path: Path, cells: list[str]) -> list[str]:
     names = [cell.strip() for cell in cells]
     if not names:
         raise DataError(f"{path}: no columns")
+    check_columns(path, len(names))
     if "" in names:
         raise DataError(f"{path}: column {names.index('') + 1} has no name")
     twice = [name for name, count in Counter(names).items() if count > 1]
@@ -140,9 +143,13 @@ def _read_parquet(path: Path) -> Columns:
     except ImportError:
         raise MissingExtraError("pyarrow", "parquet", "reading Parquet") from None
     try:
+        with pq.ParquetFile(path) as file:
+            # A column of one value takes no room in the file.
+            check_columns(path, file.metadata.num_columns)
+            check_bytes(path, 8 * file.metadata.num_rows * file.metadata.num_columns)
         table = pq.read_table(path)
-    except pa.ArrowException as error:
-        raise DataError(f"{path}: not a Parquet file ({_first_line(error)})") from None
+    except (pa.ArrowException, MemoryError) as error:
+        raise DataError(f"{path}: not a Parquet file ({first_line(error)})") from None
     names = _header(path, table.column_names)
     held = (_from_arrow(column, pa) for column in table.columns)
     return Columns(path, dict(zip(names, held, strict=True)))
@@ -164,33 +171,3 @@ def _from_arrow(column: Any, pa: Any) -> NDArray[Any] | Categorical:
     elif not (is_a.is_integer(kind) or is_a.is_floating(kind)):
         return np.full(len(column), None, dtype=object)
     return np.asarray(column.to_numpy())
-
-
-def _read_npz(path: Path) -> Columns:
-    try:
-        file = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, zipfile.BadZipFile):
-        raise DataError(f"{path}: not an npz file") from None
-    if not isinstance(file, np.lib.npyio.NpzFile):
-        raise DataError(f"{path}: a single array, not an npz file of named arrays")
-    with file:
-        return Columns(path, {name: _from_npz(path, file, name) for name in file.files})
-
-
-def _from_npz(path: Path, file: Mapping[str, Any], name: str) -> NDArray[Any] | Categorical:
-    try:
-        held: NDArray[Any] = file[name]
-    except ValueError:
-        complaint = "is pickled, and a pickle can run code: save it as numbers, text or dates"
-        raise DataError(f"{path}: array {name!r} {complaint}") from None
-    except (EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path}: array {name!r} is damaged ({_first_line(error)})") from None
-    if held.dtype.kind == "U" and held.ndim == 1:
-        distinct, codes = np.unique(held, return_inverse=True)
-        return Categorical([cell.strip() for cell in distinct.tolist()], codes)
-    return held
-
-
-def _first_line(error: Exception) -> str:
-    """Return the first line of an error message."""
-    return (str(error).splitlines() or [type(error).__name__])[0]

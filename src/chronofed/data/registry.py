@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from chronofed.core.errors import DataError, SpecError
+from chronofed.core.paths import expand
 
 if TYPE_CHECKING:
     from chronofed.data.dataset import Dataset
@@ -114,7 +115,7 @@ def folders(extra: Path | None = None) -> list[Path]:
     """
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     chosen = [extra, os.environ.get(ENVIRONMENT), Path(cache, "chronofed"), "/usr/share/datasets"]
-    return [Path(place).expanduser() for place in chosen if place]
+    return [expand(place) for place in chosen if place]
 
 
 def locate(name: str, folder: Path | None = None) -> Path | None:

@@ -9,32 +9,37 @@ A row is used if its target, client and time are known. Its period is
 
 Except for the last, period ``k`` is the same time for all clients, and a client without rows in it was not
 available. Times without any rows are not periods.
+
+Nothing that a row becomes depends on later periods: scaling and categories are fitted on the first periods
+(:mod:`chronofed.data.preparation`), clients and classes are numbered in the order in which they appear.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from chronofed.core.config import Count, Fraction
+from chronofed.core.config import Count, Fraction, Natural
 from chronofed.core.errors import DataError
-from chronofed.core.seeds import numpy_generator
+from chronofed.core.paths import expand
 from chronofed.core.types import Samples
 from chronofed.data.columns import Column, Columns, missing
 from chronofed.data.dataset import Codes, Dataset, DataSettings, Origin
+from chronofed.data.encoding import Tally, encode_features, known_codes
+from chronofed.data.fitting import by_first_appearance, fit_features
+from chronofed.data.holdout import Holdout, Mask, Split
 from chronofed.data.periods import Period, rank_within
+from chronofed.data.preparation import Preparation
 from chronofed.data.readers import read
 
-Mask = NDArray[np.bool_]
-
-# A text column with more categories holds identifiers or prose.
-_CATEGORIES = 100
+FIT_ROWS = 100
+"""Training rows that the first periods should have to fit scaling and categories on."""
 
 
 class Table(DataSettings, tag="table"):
@@ -47,9 +52,18 @@ class Table(DataSettings, tag="table"):
         time: Column with the time of a row; empty for the order of the rows in the file.
         features: Columns to predict from; by default all others, in an npz file the array ``x``.
         period: Rule that splits time, e.g. ``month``, ``10 days``, ``50`` or ``50 rows``.
-        holdout: Share of the rows of every client and period that is kept for testing.
-        standardise: True to scale numbers to mean 0 and standard deviation 1 over the training rows; in arrays
-            of more axes, for each entry of the last axis.
+        test: Share of the rows of every client and period that is kept for testing.
+        holdout: How rows are held out: ``blocks`` of rows that follow each other in time, so that neighbours,
+            such as overlapping windows, are not split between training and test; or single ``random`` rows.
+        holdout_gap: Rows of the client to leave out on either side of a block, in its own order of time. For
+            windows that overlap, the number of later windows that a window shares measurements with.
+        standardise: True to scale numbers to mean 0 and standard deviation 1; in arrays of more axes, for
+            each entry of the last axis.
+        fit_periods: Number of first periods on whose training rows scaling, categories and the rule for missing
+            values are fitted; they are then applied unchanged to all later rows. By default as many as hold 100
+            training rows.
+        classes: All classes in order. By default those of the file, in the order in which they appear; give
+            them if classes may come that the file does not have yet.
         min_rows: Smallest number of rows of a client in a period; smaller groups are left out.
     """
 
@@ -59,8 +73,12 @@ class Table(DataSettings, tag="table"):
     time: str = "time"
     features: tuple[str, ...] = ()
     period: str = "month"
-    holdout: Fraction = 0.2
+    test: Fraction = 0.2
+    holdout: Literal["blocks", "random"] = "blocks"
+    holdout_gap: Natural = 0
     standardise: bool = True
+    fit_periods: Count | None = None
+    classes: tuple[str, ...] = ()
     min_rows: Count = 1
 
     def __post_init__(self) -> None:
@@ -72,21 +90,73 @@ class Table(DataSettings, tag="table"):
         if self.target in self.features:
             msg = f"Table.features: {self.target!r} is the target and cannot be a feature"
             raise ValueError(msg)
+        if self.holdout_gap and self.holdout != "blocks":
+            msg = "Table.holdout_gap: random rows have no gap around them; use holdout = 'blocks'"
+            raise ValueError(msg)
+        if self.classes and not 1 < len(self.classes) == len(set(self.classes)):
+            msg = f"Table.classes: expected at least two different ones, not {list(self.classes)}"
+            raise ValueError(msg)
 
     def load(self, folder: Path | None, seed: int) -> Dataset:
-        """Read the file; ``seed`` only chooses the test rows."""
-        columns = read((folder or Path()) / Path(self.path).expanduser())
+        """Read the file; ``seed`` only chooses the rows that are held out."""
+        columns = read((folder or Path()) / expand(self.path))
         notes: list[str] = []
         rows = self._rows(columns, notes)
-        y, classes = _classes(columns, self.target, rows.place)
-        test = held_out(rows.client, rows.period, self.holdout, seed)
-        if self.holdout and not test.any():
-            notes.append(f"no test rows: {self.holdout:g} of every client-period is less than one")
-        x = self._features(columns, rows.place, ~test, notes)
-        train, tested = (
-            Samples(torch.from_numpy(x[pick]), torch.from_numpy(y[pick])) for pick in (~test, test)
+        split = self._split(rows, seed, notes)
+        preparation, y = self._fit(columns, rows, split.train, notes)
+        tally: Tally = Counter()
+        x = encode_features(columns, preparation.features, rows.place, tally)
+        notes += _told(tally)
+        train, validation, test = (
+            Samples(torch.from_numpy(x[pick]), torch.from_numpy(y[pick]))
+            for pick in (split.train, split.validation, split.test)
         )
-        return Dataset(columns.path.stem, train, tested, classes, rows.origin(test), tuple(notes))
+        name, classes, origin = columns.path.stem, preparation.classes, rows.origin(split)
+        return Dataset(name, train, test, classes, origin, tuple(notes), validation, preparation)
+
+    def _split(self, rows: "_Rows", seed: int, notes: list[str]) -> Split:
+        """Choose the purpose of every row."""
+        rule = Holdout(self.test, self.validation, self.holdout == "blocks", self.holdout_gap)
+        split = rule.split(rows.client, rows.period, seed)
+        for name, share, held in (
+            ("test", self.test, split.test),
+            ("validation", self.validation, split.validation),
+        ):
+            if share and not held.any():
+                notes.append(f"no {name} rows: {share:g} of every client-period is less than one")
+        unused = np.count_nonzero(~(split.train | split.validation | split.test))
+        if unused:
+            notes.append(f"{unused} rows left out: next to rows that are held out (holdout_gap)")
+        return split
+
+    def _fit(
+        self, columns: Columns, rows: "_Rows", train: Mask, notes: list[str]
+    ) -> tuple[Preparation, Codes]:
+        """Fit the preparation on the first periods; return it with the class of every row."""
+        periods = self._fitted_periods(rows.period[train], len(rows.periods))
+        fitted = rows.place[train & (rows.period < periods)]
+        if len(fitted) < FIT_ROWS:
+            some = f"{len(fitted)} training rows in {rows.names_until(periods)}"
+            notes.append(f"scaling and categories are fitted on {some} only: see fit_periods")
+        if not len(fitted):
+            raise DataError(f"{columns.path}: {notes[-1]}")
+        names = self._feature_names(columns)
+        features = fit_features(columns, names, fitted, self.standardise)
+        flat = [feature.name for feature in features if feature.deviation == 0]
+        if flat:
+            where = rows.names_until(periods)
+            notes.append(f"columns with a single value in {where} are always 0: {', '.join(flat)}")
+        # Of the periods that are fitted on together, none is earlier.
+        since = np.maximum(rows.period - (periods - 1), 0)
+        y, classes = self._classes(columns, rows.place, fitted, since)
+        return Preparation(features, classes, rows.periods[:periods], len(fitted)), y
+
+    def _fitted_periods(self, period: Codes, periods: int) -> int:
+        """Return the number of first periods to fit on, given the period of every training row."""
+        if self.fit_periods is not None:
+            return min(self.fit_periods, periods)
+        total = np.cumsum(np.bincount(period, minlength=periods))
+        return min(int(np.searchsorted(total, FIT_ROWS)) + 1, periods)
 
     def _rows(self, columns: Columns, notes: list[str]) -> "_Rows":
         """Return the rows that are used, in time order, with their clients and periods."""
@@ -101,10 +171,12 @@ class Table(DataSettings, tag="table"):
         if not large.any():
             reasons = "; ".join(notes) or "the file has none"
             raise DataError(f"{columns.path}: no rows left: {reasons}")
-        used, client = np.unique(client[large], return_inverse=True)
         numbers, code = np.unique(number[large], return_inverse=True)
         periods = tuple(period.name(each) for each in numbers.tolist())
-        return _Rows(place[large], client, code, tuple(names[k] for k in used), periods)
+        # By their first period, so that clients who join later do not change the numbers of others.
+        first = by_first_appearance(client[large], code)
+        clients = tuple(names[k] for k in first)
+        return _Rows(place[large], _coded(client[large], first), code, clients, periods)
 
     def _known(self, columns: Columns, notes: list[str]) -> tuple[Codes, Column, Column]:
         """Return position in the file, client and time of the rows with target, client and time."""
@@ -115,8 +187,9 @@ class Table(DataSettings, tag="table"):
         Period.parse(self.period).check(when, self.time)
         kept = np.ones(count, dtype=np.bool_)
         # Not strict: without a time column there is one key less, and nothing is missing.
-        for key, column in zip(keys, (columns.values(self.target), who, when), strict=False):
-            lost = kept & missing(column)
+        gaps = (columns.missing(self.target), missing(who), missing(when))
+        for key, gap in zip(keys, gaps, strict=False):
+            lost = kept & gap
             kept &= ~lost
             if lost.any():
                 notes.append(f"{lost.sum()} rows left out: no {key}")
@@ -134,28 +207,26 @@ class Table(DataSettings, tag="table"):
             raise DataError(f"{columns.path}: no columns to predict {self.target!r} from")
         return names
 
-    def _features(
-        self, columns: Columns, place: Codes, train: Mask, notes: list[str]
-    ) -> NDArray[Any]:
-        """Return all features of the given rows, (n, d) or (n, ..., channels)."""
-        raw = {name: _raw(columns, name, place) for name in self._feature_names(columns)}
-        deep = [name for name, values in raw.items() if values.ndim > 2]
-        if deep and len(raw) > 1:
-            complaint = f"has {raw[deep[0]].ndim} axes and must be the only feature"
-            raise DataError(f"{columns.path}: array {deep[0]!r} {complaint}")
-        if deep and not self.standardise and raw[deep[0]].dtype == np.uint8:
-            # Images stay as they are stored; the model scales bytes.
-            return raw[deep[0]]
-        gaps = sum(int(missing(values).sum()) for values in raw.values())
-        if gaps:
-            notes.append(f"{gaps} missing values filled in and marked by 0/1 columns")
-        blocks = [
-            _one_hot(columns, name, values)
-            if values.dtype == object
-            else prepared(values, train, self.standardise)
-            for name, values in raw.items()
-        ]
-        return np.concatenate(blocks, axis=-1)
+    def _classes(
+        self, columns: Columns, place: Codes, fitted: Codes, since: Codes
+    ) -> tuple[Codes, tuple[str, ...]]:
+        """Return the class of every row, and the names of the classes in order."""
+        target = columns.values(self.target, fitted)[place]
+        if target.dtype.kind == "M":
+            raise DataError(f"{columns.path}: target {self.target!r} holds dates, not classes")
+        broken = np.flatnonzero(target % 1 if target.dtype.kind == "f" else [])
+        if len(broken):
+            complaint = f"{target[broken[0]]} is not a class; use whole numbers or text"
+            raise columns.cell_error(self.target, int(place[broken[0]]), complaint)
+        # All rows count, not only those for training, so that all seeds have the same order.
+        found = by_first_appearance(target, since)
+        names = tuple(each if isinstance(each, str) else str(int(each)) for each in found)
+        if not self.classes and len(names) == 1:
+            complaint = f"target {self.target!r} has only one class, {names[0]!r}"
+            raise DataError(f"{columns.path}: {complaint}")
+        cells = np.array(names, dtype=object)[_coded(target, found)]
+        known = self.classes or names
+        return known_codes(columns, self.target, place, cells, known, "class"), known
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,88 +239,26 @@ class _Rows:
     clients: tuple[str, ...]
     periods: tuple[str, ...]
 
-    def origin(self, test: Mask) -> Origin:
-        """Return client and period of the rows, separately for training and test."""
-        codes = (self.client[~test], self.period[~test], self.client[test], self.period[test])
+    def origin(self, split: Split) -> Origin:
+        """Return client and period of the rows by purpose."""
+        purposes = (split.train, split.test, split.validation)
+        codes = [part[mask] for mask in purposes for part in (self.client, self.period)]
         return Origin(self.clients, self.periods, *codes)
 
-
-def held_out(client: Codes, period: Codes, share: float, seed: int) -> Mask:
-    """Choose test rows: this share of every client and period, but never all of its rows.
-
-    Rows come in time order. Random numbers are drawn by period and then by client, so the choice depends
-    neither on the order of the file (except among rows of one client at the same time) nor on periods that
-    are added later.
-    """
-    group = period * (client.max(initial=0) + 1) + client
-    draws = np.empty(len(group))
-    draws[np.argsort(group, kind="stable")] = numpy_generator(seed, "holdout").random(len(group))
-    order = np.argsort(draws)
-    rank, size = rank_within(group[order])
-    # The small number is for rounding: in floats 0.29 * 50 is less than 14.5.
-    quota = np.floor(share * size + 0.5 + 1e-9)
-    test = np.empty(len(group), dtype=np.bool_)
-    test[order] = rank < np.minimum(quota, size - 1)
-    return test
+    def names_until(self, count: int) -> str:
+        """Name the first periods in a few words."""
+        first, last = self.periods[0], self.periods[count - 1]
+        return first if count == 1 else f"{first} to {last}"
 
 
-def prepared(values: NDArray[Any], train: Mask, standardise: bool) -> NDArray[np.float32]:
-    """Fill the gaps of numbers (n, ..., channels); append a 0/1 channel for each channel with gaps.
-
-    A gap becomes the mean of the training rows. If standardised, a channel that is constant there becomes 0.
-    """
-    axes = tuple(range(values.ndim - 1))
-    gaps = np.isnan(values)
-    sample, seen = values[train].astype(np.float64), ~gaps[train]
-    count = np.maximum(seen.sum(axis=axes), 1)
-    mean = sample.sum(axis=axes, where=seen) / count
-    filled = np.where(gaps, mean, values)
-    if standardise:
-        deviation = np.sqrt(np.square(sample - mean).sum(axis=axes, where=seen) / count)
-        low = sample.min(axis=axes, where=seen, initial=np.inf)
-        varied = (low < sample.max(axis=axes, where=seen, initial=-np.inf)) & (deviation > 0)
-        scale = np.where(varied, deviation, 1)
-        filled = np.where(varied, (filled - mean) / scale, 0)
-    marks = gaps[..., gaps.any(axis=axes)]
-    return np.concatenate([filled, marks], axis=-1, dtype=np.float32)
-
-
-def _raw(columns: Columns, name: str, place: Codes) -> NDArray[Any]:
-    """Return one feature of the given rows: text (n,) or numbers (n, ..., channels)."""
-    if len(columns[name].shape) > 1:
-        return columns.tensor(name)[place]
-    column = columns.values(name)[place]
-    if column.dtype.kind == "M":
-        advice = "name it as client or time, or list the features without it"
-        raise DataError(f"{columns.path}: column {name!r} holds dates, not features; {advice}")
-    return column if column.dtype == object else column[:, None]
-
-
-def _one_hot(columns: Columns, name: str, cells: Column) -> NDArray[np.float32]:
-    """Encode text: a 0/1 column per category in sorted order, and one for missing cells if there are any."""
-    categories = sorted(set(cells.tolist()) - {""})
-    if len(categories) > _CATEGORIES:
-        complaint = f"has {len(categories)} different texts, more than {_CATEGORIES} categories"
-        raise DataError(f"{columns.path}: column {name!r} {complaint}; list features without it")
-    width = len(categories) + int(missing(cells).any())
-    one_hot = np.eye(len(categories) + 1, width, dtype=np.float32)
-    return one_hot[_coded(cells, [*categories, ""])]
-
-
-def _classes(columns: Columns, name: str, place: Codes) -> tuple[Codes, tuple[str, ...]]:
-    """Return the class of every row, and the names of the classes in order."""
-    target = columns.values(name)[place]
-    if target.dtype.kind == "M":
-        raise DataError(f"{columns.path}: target {name!r} holds dates, not classes")
-    broken = np.flatnonzero(target % 1 if target.dtype.kind == "f" else [])
-    if len(broken):
-        complaint = f"{target[broken[0]]} is not a class; use whole numbers or text"
-        raise columns.cell_error(name, int(place[broken[0]]), complaint)
-    distinct = sorted(set(target.tolist()))
-    names = tuple(each if isinstance(each, str) else str(int(each)) for each in distinct)
-    if len(names) == 1:
-        raise DataError(f"{columns.path}: target {name!r} has only one class, {names[0]!r}")
-    return _coded(target, distinct), names
+def _told(tally: Tally) -> list[str]:
+    """Return a line for everything that was filled in."""
+    lines = {
+        "marked": "missing values filled in and marked by 0/1 columns",
+        "unmarked": "missing values filled in, in columns that had none at first: not marked",
+        "other": "unknown categories, which were not there at first: counted as 'other'",
+    }
+    return [f"{tally[key]} {words}" for key, words in lines.items() if tally[key]]
 
 
 def _large_groups(client: Codes, number: Column, least: int, notes: list[str]) -> Mask:

@@ -7,12 +7,12 @@ An engine of this package is one row of :data:`ENGINES`. Any other is named by i
 import difflib
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
-from importlib import import_module
 
 from chronofed.clients.state import ClientState
 from chronofed.core.errors import IncompatibleError, SpecError
 from chronofed.core.timing import PhaseTimer
 from chronofed.core.types import Task
+from chronofed.core.user_code import import_name
 from chronofed.engines.base import LocalEngine, usable_cores
 from chronofed.engines.batched.engine import BatchedEngine
 from chronofed.engines.processes import ProcessEngine
@@ -81,12 +81,7 @@ def find_engine(name: str) -> type[LocalEngine]:
     """
     if name in ENGINES:
         return ENGINES[name]
-    module, _, attribute = check_name(name).partition(":")
-    try:
-        found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        hint = "is it installed, or its folder in PYTHONPATH?"
-        raise SpecError(f"engine: cannot import {name!r}: {error}; {hint}") from error
+    found = import_name(check_name(name), "engine")
     if not (isinstance(found, type) and issubclass(found, LocalEngine)):
         raise SpecError(f"engine: {name!r} is not a subclass of chronofed.engines.base.LocalEngine")
     return found

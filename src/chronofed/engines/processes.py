@@ -18,6 +18,7 @@ from chronofed.clients.state import ClientState
 from chronofed.core.errors import ChronofedError
 from chronofed.core.timing import PhaseTimer
 from chronofed.core.types import Objective, Task
+from chronofed.core.user_code import CARRIED, in_one_line, user_traceback
 from chronofed.engines.base import Answer, Job, answer, keep_freed_memory
 from chronofed.engines.parallel import POLL_S, Outcome, ParallelEngine
 from chronofed.engines.shared_memory import SharedObject, dumps, loads
@@ -167,9 +168,25 @@ def _start_process(shared_task: SharedObject) -> tuple[BaseProcess, Connection]:
     here, there = context.Pipe()
     dtype = torch.get_default_dtype()
     process = context.Process(target=_loop, args=(there, shared_task, dtype), daemon=True)
-    process.start()
+    start(process)
     there.close()
     return process, here
+
+
+def start(process: BaseProcess) -> None:
+    """Start a process from the fork server.
+
+    Raises:
+        ChronofedError: If the fork server dies meanwhile.
+    """
+    try:
+        process.start()
+    except (EOFError, OSError) as error:
+        msg = (
+            f"cannot start a worker process: the fork server died ({in_one_line(error)}), killed by the "
+            "system if memory ran out; use fewer workers, or --engine serial"
+        )
+        raise ChronofedError(msg) from error
 
 
 def _loop(pipe: Connection, shared_task: SharedObject, dtype: torch.dtype) -> None:
@@ -243,10 +260,12 @@ class _JobServer:
 def _explained(error: Exception) -> Exception:
     """Return an error that can be pickled; with the traceback, unless its message is meant for the user."""
     trace = traceback.format_exc()
+    frames = user_traceback(error)
     try:
         loads(dumps(error, "error"))
     except Exception:
         error = RuntimeError(f"{type(error).__name__}: {error}")
     if not isinstance(error, ChronofedError):
         error.add_note(f"In a worker process:\n{trace}")
+        error.__dict__[CARRIED] = frames
     return error

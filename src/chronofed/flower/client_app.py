@@ -2,15 +2,17 @@
 
 Settings of the node are given with ``--node-config`` when it is started:
 
-=============  ==============================================================================
-``client``     number of the client, from 0 (or Flower's ``partition-id``)
-``state``      folder of its client stores (default ``~/.local/state/chronofed``)
-``data``       folder of data files
-``source``     TOML file whose table ``[source]`` describes the client's own data; by default
-               the client uses its part of the specification's data, as in a simulation
-``limit_mb``   maximum megabytes of past data to keep; the oldest are removed first
-``max_age``    maximum age of past data to keep, with its unit, such as ``365 days``
-=============  ==============================================================================
+===============  ==============================================================================
+``client``       number of the client, from 0 (or Flower's ``partition-id``)
+``state``        folder of its client stores (default ``~/.local/state/chronofed``)
+``data``         folder of data files
+``source``       TOML file whose table ``[source]`` describes the client's own data; by default
+                 the client uses its part of the specification's data, as in a simulation
+``limit_mb``     maximum megabytes of past data to keep; the oldest are removed first
+``max_age``      maximum age of past data to keep, with its unit, such as ``365 days``
+``max_steps``    maximum number of local steps in a round (default 100,000)
+``max_round_s``  maximum seconds that one order may take (default 86,400)
+===============  ==============================================================================
 
 Errors are one line in the node's log and in the server's ``events.jsonl``. A problem with a row of the client's
 own data is logged on the node only.
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from chronofed.core.errors import ChronofedError, SpecError
+from chronofed.core.paths import expand
 from chronofed.core.spec_io import from_table
 from chronofed.data.client_source.load import load_source
 from chronofed.flower.messages import Message, method_fingerprint, write_error
@@ -97,13 +100,15 @@ def make_node(node_config: UserConfig, run_config: UserConfig, folder: Path) -> 
         msg = "this node does not say which client it is: start it with --node-config 'client=0'"
         raise SpecError(msg)
     node = from_table(table, Node, "node-config")
-    data = Path(node.data).expanduser() if node.data else None
+    data = expand(node.data) if node.data else None
     provider: DataProvider = ScenarioData(data, folder)
     if node.source:
-        provider = SourceData(load_source(Path(node.source).expanduser()))
-    state = Path(node.state).expanduser()
+        provider = SourceData(load_source(expand(node.source)))
+    state = expand(node.state)
     known = experiments(run_config, folder)
-    return ClientNode(node.client, known, state, provider, node.client_store)
+    return ClientNode(
+        node.client, known, state, provider, node.client_store, limits=node.order_limits
+    )
 
 
 def experiments(run_config: UserConfig, folder: Path) -> dict[str, Experiment]:

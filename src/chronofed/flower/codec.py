@@ -4,8 +4,10 @@ The body of an order is the same for all clients of a round. So it is encoded on
 objects by their content, transfers and stores it once. A reader refuses a body that is too large or malformed.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from typing import Annotated
 
 import msgspec
 from torch import Tensor
@@ -13,6 +15,7 @@ from torch import Tensor
 from chronofed.clients.messages import Exchange, Order, Result
 from chronofed.core import safetensors_io
 from chronofed.core.errors import ChronofedError
+from chronofed.core.limits import MESSAGE_HEADER
 from chronofed.core.spec_io import from_table, to_table
 from chronofed.core.types import Record, Samples
 from chronofed.flower.messages import (
@@ -31,8 +34,40 @@ from chronofed.methods.weighting import RoundWeights
 
 MAX_BODY_BYTES = 2**32
 """Default limit for the size of a body."""
-MAX_TENSORS = 10_000
-"""Maximum number of tensors in a body."""
+ORDER_PARTS = ("server", "model", "quadratic", "replay")
+"""Records in the body of an order."""
+
+
+class PastSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a header says about the surrogate of the past; its tensors are in the body.
+
+    Attributes:
+        present: Weight of the present.
+        spans: Start and stop of the parameters with a quadratic.
+        scale: Factor of the present's gradient there.
+        even: Sum of the weights of samples to replay, if all are equal.
+    """
+
+    present: float
+    spans: list[tuple[int, int]] = []
+    scale: list[float] = []
+    even: float | None = None
+
+
+class OrderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a header says about an order; its tensors are in the body.
+
+    Attributes:
+        weights: Round weights.
+        train: Local training.
+        seed: Root of the run's randomness.
+        past: Surrogate of the past, if the memory lives on the server.
+    """
+
+    weights: Table
+    train: Table
+    seed: Annotated[int, msgspec.Meta(ge=0)]
+    past: PastSettings | None = None
 
 
 class OrderWriter:
@@ -77,7 +112,7 @@ def read_order(
         return _decode_order(request, records, method)
     except MessageError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, ChronofedError) as error:
+    except (KeyError, ValueError, ArithmeticError, ChronofedError) as error:
         raise MessageError(f"order {request.name}: malformed ({error})") from error
 
 
@@ -144,27 +179,32 @@ def _encode_past(past: Surrogate) -> tuple[Table, dict[str, Tensor]]:
 
 
 def _decode_order(request: Request, records: Mapping[str, Record], method: Method) -> Order:
-    settings = dict(request.order)
-    past = settings.pop("past", None)
+    settings = msgspec.convert(request.order, OrderSettings)
+    if not records.keys() <= set(ORDER_PARTS):
+        raise MessageError(f"unexpected parts in the order: {', '.join(records)}")
     order = Order(
         request.round,
         request.client,
         records["server"],
         records["model"]["buffers"],
-        _decode_weights(settings["weights"], method),
-        None if past is None else _decode_past(past, records),
-        from_table(settings["train"], Train, "train"),
-        msgspec.convert(settings["seed"], int),
+        _decode_weights(settings.weights, method),
+        None if settings.past is None else _decode_past(settings.past, records),
+        from_table(settings.train, Train, "train"),
+        settings.seed,
     )
-    size = len(order.server["params"])
+    params = order.server["params"]
+    if params.dim() != 1:
+        raise MessageError(f"the model has {params.dim()} axes instead of one")
     if order.past is not None and order.past.quadratic is not None:
-        _check_spans(order.past.quadratic, size)
+        _check_spans(order.past.quadratic, len(params))
     return order
 
 
 def _decode_weights(table: Table, method: Method) -> RoundWeights:
     """Read built-in weights, or those of the client's own method: a message must not choose an import."""
-    kind = str(table.get("kind"))
+    kind = table.get("kind")
+    if not isinstance(kind, str):
+        raise MessageError(f"weights without a kind: {kind!r:.80}")
     if ":" in kind and kind != to_table(method.weights)["kind"]:
         raise MessageError(
             f"weights {kind!r} are neither built in nor in this client's specification"
@@ -172,17 +212,21 @@ def _decode_weights(table: Table, method: Method) -> RoundWeights:
     return from_table(table, RoundWeights, "weights")  # type: ignore[type-abstract]
 
 
-def _decode_past(settings: Table, records: Mapping[str, Record]) -> Surrogate:
-    past = Surrogate(msgspec.convert(settings["present"], float))
+def _decode_past(settings: PastSettings, records: Mapping[str, Record]) -> Surrogate:
+    numbers = (settings.present, *settings.scale, settings.even or 0.0)
+    if not all(map(math.isfinite, numbers)):
+        raise MessageError("the surrogate of the past has numbers that are not finite")
+    past = Surrogate(settings.present)
     if "quadratic" in records:
-        spans = tuple(slice(int(start), int(stop)) for start, stop in settings["spans"])
-        scale = tuple(float(each) for each in settings["scale"])
-        part = records["quadratic"]
-        past = replace(past, quadratic=Quadratic(spans, scale, part["linear"], part["diagonal"]))
+        spans, part = tuple(slice(*span) for span in settings.spans), records["quadratic"]
+        quadratic = Quadratic(spans, tuple(settings.scale), part["linear"], part["diagonal"])
+        past = replace(past, quadratic=quadratic)
     if "replay" in records:
         part = records["replay"]
+        if {part[name].dim() for name in ("y", "weight")} != {1} or not part["x"].dim():
+            raise MessageError("samples to replay need one label and one weight each")
         samples = Samples(part["x"], part["y"])
-        past = replace(past, replay=Pool(samples, part["weight"], settings["even"]))
+        past = replace(past, replay=Pool(samples, part["weight"], settings.even))
     return past
 
 
@@ -191,7 +235,7 @@ def _check_spans(quadratic: Quadratic, size: int) -> None:
     edges = [edge for span in quadratic.spans for edge in (span.start, span.stop)]
     inside = edges == sorted(edges) and (not edges or (edges[0] >= 0 and edges[-1] <= size))
     width = sum(span.stop - span.start for span in quadratic.spans)
-    fits = len(quadratic.linear) == len(quadratic.diagonal) == width
+    fits = quadratic.linear.shape == quadratic.diagonal.shape == (width,)
     if not inside or not fits or len(quadratic.scale) != len(quadratic.spans):
         raise MessageError("the quadratic surrogate does not fit the model")
 
@@ -209,19 +253,14 @@ def decode_records(body: bytes, max_bytes: int) -> dict[str, dict[str, Tensor]]:
     """
     if len(body) > max_bytes:
         raise MessageError(f"body too large: {len(body)} bytes, at most {max_bytes} are accepted")
-    source = safetensors_io.Bytes(body)
     records: dict[str, dict[str, Tensor]] = {}
     try:
-        _, places = safetensors_io.read_header(source)
-        if len(places) > MAX_TENSORS:
-            raise MessageError(f"{len(places)} tensors; at most {MAX_TENSORS} are accepted")
-        if sum(place.nbytes for place in places.values()) > len(body):
-            raise MessageError("tensors in the body overlap")
-        for name, place in places.items():
-            record, slash, key = name.partition("/")
-            if not slash:
-                raise MessageError(f"a tensor that belongs to no record: {name!r}")
-            records.setdefault(record, {})[key] = safetensors_io.read(source, place)
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        tensors = safetensors_io.read_tensors(safetensors_io.Bytes(body), MESSAGE_HEADER)
+    except ValueError as error:
         raise MessageError(f"malformed body: {error}") from error
+    for name, tensor in tensors.items():
+        record, slash, key = name.partition("/")
+        if not slash:
+            raise MessageError(f"a tensor that belongs to no record: {name!r:.80}")
+        records.setdefault(record, {})[key] = tensor
     return records

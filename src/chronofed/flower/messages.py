@@ -8,27 +8,34 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from chronofed.core.errors import ChronofedError
+from chronofed.core.limits import read_json
 from chronofed.core.spec_io import to_table
 from chronofed.runs.spec import Experiment
 
 PROTOCOL = 2
-MAX_HEADER_CHARACTERS = 2**24
-"""Maximum length of a header; it is large because round weights may hold a matrix."""
+MAX_ERROR_CHARACTERS = 500
+"""Characters of an error about a message: it may quote what a stranger sent."""
 RUN_NAME = re.compile(r"[0-9a-f]{8,64}")
 """Form of a run's name, which becomes part of a file name on the client."""
 _LENGTH_BYTES = 8
 
+Name: TypeAlias = Annotated[str, msgspec.Meta(max_length=200)]
+Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+ClientNumber: TypeAlias = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
 Table: TypeAlias = dict[str, Any]
 Header = TypeVar("Header", "Request", "Reply")
 
 
 class MessageError(ChronofedError):
-    """A message that is malformed, too large, or not for this receiver."""
+    """A message that is malformed, too large, or not for this receiver: one line of bounded length."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(" ".join(text[:MAX_ERROR_CHARACTERS].split()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +57,18 @@ class Message:
 
     @classmethod
     def unpack(cls, packed: bytes) -> "Message":
-        """Read a message that :meth:`pack` wrote."""
+        """Read a message that :meth:`pack` wrote.
+
+        Raises:
+            MessageError: If it is not such a message.
+        """
         stop = _LENGTH_BYTES + int.from_bytes(packed[:_LENGTH_BYTES], "little")
-        return cls(packed[_LENGTH_BYTES:stop].decode(), packed[stop:])
+        if stop > len(packed):
+            raise MessageError("the message ends too early")
+        try:
+            return cls(packed[_LENGTH_BYTES:stop].decode(), packed[stop:])
+        except UnicodeDecodeError as error:
+            raise MessageError(f"malformed header: {error}") from error
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,10 +86,10 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     protocol: int
     kind: Literal["hello", "prepare", "train"]
-    run: str
-    fingerprint: str = ""
-    round: int = 0
-    client: int = -1
+    run: Name
+    fingerprint: Name = ""
+    round: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] = 0
+    client: ClientNumber = -1
     order: Table = {}
 
     @property
@@ -96,11 +112,11 @@ class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     protocol: int
-    name: str
-    fingerprint: str = ""
-    client: int = -1
-    key: int = 0
-    size: int = 0
+    name: Name
+    fingerprint: Name = ""
+    client: ClientNumber = -1
+    key: Number = 0
+    size: Number = 0
     error: str = ""
 
 
@@ -154,16 +170,14 @@ def encode_header(header: Request | Reply) -> str:
 
 
 def _decode_header(text: str, kind: type[Header]) -> Header:
-    if len(text) > MAX_HEADER_CHARACTERS:
-        raise MessageError(f"header too long: {len(text)} characters")
     try:
-        table = json.loads(text)
-        version = table.get("protocol")
-        if version != PROTOCOL:
-            raise MessageError(
-                f"protocol {version!r}, but this side uses {PROTOCOL}: "
-                "install the same version of chronofed on server and clients"
-            )
-        return msgspec.convert(table, kind)
-    except (ValueError, AttributeError, RecursionError) as error:
+        table = read_json(text)
+        version = table.get("protocol") if isinstance(table, dict) else None
+        if version == PROTOCOL:
+            return msgspec.convert(table, kind)
+    except ValueError as error:
         raise MessageError(f"malformed header: {error}") from error
+    raise MessageError(
+        f"protocol {version!r:.20}, but this side uses {PROTOCOL}: "
+        "install the same version of chronofed on server and clients"
+    )

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -10,11 +10,12 @@ import torch
 
 from chronofed.clients.client import Client
 from chronofed.clients.deletion import apply_deletions, without
-from chronofed.clients.messages import Order
+from chronofed.clients.messages import Exchange, Order
+from chronofed.clients.order_check import OrderCheck, OrderLimits, with_time_limit
 from chronofed.clients.state import ClientState
 from chronofed.clients.store import ClientStore
 from chronofed.core.errors import ChronofedError, DataError, SpecError
-from chronofed.core.types import Objective, Samples
+from chronofed.core.types import Samples
 from chronofed.data.client_source import ClientData, Source
 from chronofed.data.dataset import Dataset
 from chronofed.engines.base import one_thread
@@ -27,6 +28,7 @@ from chronofed.flower.messages import (
     write_error,
     write_identity,
 )
+from chronofed.methods.method import Method
 from chronofed.models.objective import TorchObjective
 from chronofed.runs.built import build
 from chronofed.runs.spec import Experiment
@@ -47,7 +49,7 @@ class RoundData:
 
     samples: Samples
     key: int
-    objective: Objective
+    objective: TorchObjective
     source_data: ClientData | None = None
 
 
@@ -133,6 +135,7 @@ class ClientNode:
         provider: Provides its data.
         make_store: Makes a client store with the client's own limits.
         max_message_bytes: Maximum size of a message.
+        limits: Limits beyond which it refuses to work on an order.
     """
 
     client: int
@@ -141,6 +144,7 @@ class ClientNode:
     provider: DataProvider
     make_store: Callable[[Path], ClientStore] = ClientStore
     max_message_bytes: int = MAX_BODY_BYTES
+    limits: OrderLimits = field(default_factory=OrderLimits)
 
     def answer(self, message: Message) -> Message:
         """Answer a message.
@@ -182,14 +186,28 @@ class ClientNode:
             if packed is not None:
                 return Message.unpack(packed)
             data = self.provider(experiment, order, client_store)
-            client = _client(experiment, order, client_store.client_state(), data)
-            if request.kind == "prepare":
+            state = _after_deletions(experiment, order, client_store.client_state())
+            client = self._client(experiment.method, order, state, data)
+            check = OrderCheck(
+                experiment.method, experiment.train, data.objective, data.samples, self.limits
+            )
+            exchange: Exchange = "prepare" if request.kind == "prepare" else "train"
+            problem = check.problem(order, exchange, state)
+            if problem is not None:
+                raise MessageError(f"order {request.name}: {problem}")
+            if exchange == "prepare":
                 return write_result(request, client.prepare())
             result, client_state = client.serve()
             reply = write_result(request, result)
             new_state = client_state if experiment.method.stateful else None
             client_store.commit(request.name, reply.pack(), new_state, data.source_data)
             return reply
+
+    def _client(
+        self, method: Method, order: Order, state: ClientState | None, data: RoundData
+    ) -> Client:
+        objective = with_time_limit(data.objective, self.limits.max_round_s)
+        return Client(method, order, state, objective, data.samples, data.key)
 
 
 def _check_size(objective: TorchObjective, order: Order) -> None:
@@ -202,10 +220,9 @@ def _check_size(objective: TorchObjective, order: Order) -> None:
         )
 
 
-def _client(
-    experiment: Experiment, order: Order, client_state: ClientState | None, data: RoundData
-) -> Client:
+def _after_deletions(
+    experiment: Experiment, order: Order, client_state: ClientState | None
+) -> ClientState | None:
     client_states = {} if client_state is None else {order.client: client_state}
     apply_deletions(client_states, [d for d in experiment.deletions if d.round <= order.round])
-    left = client_states.get(order.client)
-    return Client(experiment.method, order, left, data.objective, data.samples, data.key)
+    return client_states.get(order.client)

@@ -21,6 +21,7 @@ import msgspec
 from chronofed.clients.screening import Screen
 from chronofed.core.atomic import append_line, write_atomic
 from chronofed.core.errors import ChronofedError, RunError, SpecError
+from chronofed.core.paths import expand
 from chronofed.core.spec_io import from_table
 from chronofed.core.timing import PhaseTimer
 from chronofed.flower.client_app import UserConfig
@@ -32,7 +33,8 @@ from chronofed.flower.transport import GridTransport, Transport, import_flower
 from chronofed.models.classification import Classification
 from chronofed.runs import RunDirectory, runner
 from chronofed.runs.built import build
-from chronofed.runs.load_spec import load
+from chronofed.runs.json_files import read_json
+from chronofed.runs.load_spec import load, load_run
 from chronofed.runs.spec import Checkpoint, Experiment
 
 APP_KEYS = ("spec", "run", "data")
@@ -54,7 +56,7 @@ def server_app(file: str | Path) -> Any:
     def main(grid: Any, context: Any) -> None:
         exit_with_flower()
         config = context.run_config
-        data = Path(str(config["data"])).expanduser() if config.get("data") else None
+        data = expand(str(config["data"])) if config.get("data") else None
         experiment = load(folder / str(config.get("spec", "spec.toml")), data=data)
         run_server(experiment, run_path(config), GridTransport(grid), federation(config), data)
 
@@ -74,7 +76,7 @@ def run_path(run_config: UserConfig) -> Path:
     Raises:
         SpecError: If it is not absolute: a relative path would depend on where the server was started.
     """
-    path = Path(str(run_config.get("run", ""))).expanduser()
+    path = expand(str(run_config.get("run", "")))
     if not path.is_absolute():
         raise SpecError(
             "tool.flwr.app.config.run: expected the absolute path of the run directory on the server's "
@@ -178,7 +180,7 @@ def log_events(path: Path) -> Iterator[EventLog]:
 
 def _known(experiment: Experiment, directory: RunDirectory, data: Path | None) -> Experiment:
     """Load the experiment of an existing run, which must be the same."""
-    known = load(directory.spec_path, data=data)
+    known = load_run(directory, data)
     if method_fingerprint(known) != method_fingerprint(experiment):
         msg = f"{directory.path} holds a run of another method or model; choose another directory"
         raise RunError(msg)
@@ -200,4 +202,4 @@ def _run_name(directory: RunDirectory) -> str:
     begun = any(directory.checkpoints.glob("*.safetensors"))
     if not path.exists() and not begun:
         write_atomic(path, json.dumps({"run": secrets.token_hex(8)}).encode())
-    return str(json.loads(path.read_bytes())["run"]) if path.exists() else ""
+    return str((read_json(path) or {}).get("run", ""))

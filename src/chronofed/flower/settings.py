@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+from chronofed.clients.order_check import OrderLimits
 from chronofed.clients.screening import Screening
 from chronofed.clients.store import ClientStore
-from chronofed.core.config import Config, Count, Natural, Positive
+from chronofed.core.config import Config, Count, Natural, Positive, Seconds
 from chronofed.data.client_source import parse_duration
 
 
@@ -26,11 +27,11 @@ class Federation(Screening):
     """
 
     quorum: Natural = 0
-    round_timeout_s: Positive = 600.0
-    join_timeout_s: Positive = 60.0
-    quorum_timeout_s: Positive = 86400.0
+    round_timeout_s: Seconds = 600.0
+    join_timeout_s: Seconds = 60.0
+    quorum_timeout_s: Seconds = 86400.0
     retries: Natural = 1
-    poll_s: Positive = 0.2
+    poll_s: Seconds = 0.2
     max_message_mb: Count = 1024
 
     def needed(self, asked: int) -> int:
@@ -51,6 +52,8 @@ class Node(Config):
             the method's own.
         max_age: Maximum age of past data to keep, with its unit, such as ``365 days``: seconds, minutes, hours,
             days or weeks. By default no limit but the method's own.
+        max_steps: Maximum number of local steps in a round; the client refuses an order that wants more.
+        max_round_s: Maximum seconds that one order may take; the client then stops with an error.
     """
 
     client: Natural
@@ -59,11 +62,18 @@ class Node(Config):
     source: str = ""
     limit_mb: Positive | None = None
     max_age: str = ""
+    max_steps: Count = 100_000
+    max_round_s: Positive = 86400.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.max_age:
             parse_duration(self.max_age, "Node.max_age")
+
+    @property
+    def order_limits(self) -> OrderLimits:
+        """Limits beyond which the client refuses to work on an order."""
+        return OrderLimits(self.max_steps, self.max_round_s)
 
     def client_store(self, path: Path) -> ClientStore:
         """Make a client store with the limits of this node; the caller opens it."""

@@ -12,10 +12,11 @@ from torch import Generator, Tensor
 
 from chronofed.core.config import Config, Count, Fraction, NonNegative, Positive
 from chronofed.core.types import Batch, Objective, Samples, Vector
-from chronofed.methods.surrogate import Pool, Surrogate
+from chronofed.methods.surrogate import Pool, Surrogate, lone_samples
 
-# Samples per batch of a full gradient. It bounds the memory in use and does not change the result.
-FULL_GRADIENT_BATCH = 256
+# Samples per pass of a full gradient. It bounds memory and does not change the result: where samples depend on
+# their batch, the batches of training are used instead.
+FULL_GRADIENT_SAMPLES = 256
 
 
 class Train(Config):
@@ -24,7 +25,8 @@ class Train(Config):
     Attributes:
         lr: Local learning rate.
         batch_size: Samples in a mini-batch. ``full``: every step uses all samples, including replayed ones,
-            each with its own weight; an epoch is then one step.
+            each with its own weight; an epoch is then one step. With BatchNorm, a single sample that is left at
+            the end of an epoch joins the mini-batch before it.
         epochs: Passes over the data; ignored if ``steps`` is given.
         steps: Number of local steps K.
         momentum: Momentum of the local steps; it is reset every round.
@@ -44,13 +46,17 @@ class Train(Config):
     epoch: Literal["present", "union"] = "present"
     slow: Fraction = 0.0
 
-    def count(self, present: int, union: int) -> int:
-        """Return the number of local steps for the given numbers of samples."""
+    def count(self, present: int, union: int, least: int = 1) -> int:
+        """Return the number of local steps for the given numbers of samples.
+
+        A last mini-batch of fewer than ``least`` samples joins the one before it, and is no step of its own.
+        """
         if self.steps is not None:
             return self.steps
         samples = present if self.epoch == "present" else union
         if self.batch_size == "full":
             return math.ceil(self.epochs)
+        samples -= lone_samples(samples, self.batch_size, least)
         return max(1, math.ceil(self.epochs * samples / self.batch_size))
 
     def pace(self, generator: Generator) -> float:
@@ -90,7 +96,15 @@ class Local(Protocol):
         ...
 
     def full_gradient(self, params: Vector) -> Vector:
-        """Exact gradient of the whole local objective; the model's buffers stay as they are."""
+        r"""Gradient of the whole local objective, the mean of :meth:`stochastic_gradient` over an epoch.
+
+        It is exact where samples do not depend on each other. With BatchNorm the objective of local steps
+        depends on the batch size, since every mini-batch is normalised by its own statistics. The correction
+        :math:`g(w) - g(w_t) + \nabla f_i(w_t)` of Mime, and :math:`g - c_i + c` of SCAFFOLD, need the mean of
+        just these gradients: it is taken over mini-batches of the size of training, in an order that depends on
+        the number of samples only. Running statistics would give the gradient of another function. The model's
+        buffers stay as they are.
+        """
         ...
 
     def descend(self, start: Vector, direction: Callable[[Vector], Vector]) -> Vector:
@@ -127,10 +141,10 @@ class ClientLocal:
     def __post_init__(self) -> None:
         pool = self.past.pool(self.samples)
         object.__setattr__(self, "pool", pool)
-        steps = math.ceil(self.pace * self.train.count(len(self.samples), len(pool)))
+        least, size = self._least, self.train.batch_size
+        steps = math.ceil(self.pace * self.train.count(len(self.samples), len(pool), least))
         object.__setattr__(self, "steps", steps)
-        size = self.train.batch_size
-        draws = _whole(pool) if size == "full" else pool.draws(size, self.generator)
+        draws = _whole(pool) if size == "full" else pool.draws(size, self.generator, least)
         object.__setattr__(self, "_draws", draws)
 
     def draw(self) -> tuple[Tensor, Tensor]:
@@ -161,14 +175,26 @@ class ClientLocal:
         return gradients
 
     def full_gradient(self, params: Vector) -> Vector:
-        """Compute the exact gradient of the whole local objective; the model's buffers do not change."""
+        """Compute the gradient of the whole local objective; the model's buffers do not change."""
         buffers = self.objective.buffers
         total = torch.zeros_like(params)
-        for batch in self.pool.parts(FULL_GRADIENT_BATCH):
+        for batch in self._epoch():
             total.add_(self.objective.gradient(params, batch))
         self.objective.buffers = buffers
         self.past.add_gradient_(total, params)
         return total
+
+    @property
+    def _least(self) -> int:
+        """Least samples of a last mini-batch: a single one has no statistics."""
+        return 2 if self.objective.uses_batch_statistics else 1
+
+    def _epoch(self) -> Iterator[Batch]:
+        """Yield all samples once, in the mini-batches of training if these matter."""
+        if not self.objective.uses_batch_statistics:
+            return self.pool.parts(FULL_GRADIENT_SAMPLES)
+        size = self.train.batch_size
+        return self.pool.shuffled_parts(len(self.pool) if size == "full" else size, self._least)
 
     def _gradient(self, params: Vector, batch: Batch) -> Vector:
         gradient = self.objective.gradient(params, batch)

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from chronofed.core.flat import take
 from chronofed.core.types import Batch, Objective, Record, Samples, Vector
 from chronofed.methods.memories import Memory, MemoryItem
 
@@ -12,7 +11,7 @@ SKETCH = 2048
 
 
 def probe(
-    memory: Memory | None,
+    memory: Memory,
     objective: Objective,
     params: Vector,
     samples: Samples,
@@ -20,16 +19,18 @@ def probe(
 ) -> Record:
     r"""Report a sketch of the present gradient at the server's model, and the information loss of the new item.
 
-    The squared information loss :math:`\|\nabla f - \nabla\tilde f\|^2` of the new item needs no past data: the
-    data that it approximates are still there. The price is one gradient of the present data and one of the
+    Both are of the parameters that the memory covers, so that drifts and information loss can be compared:
+    other parameters have no past to weigh. The squared information loss
+    :math:`\|\nabla f - \nabla\tilde f\|^2` of the new item needs no past data: the data that it approximates
+    are still there. It is 0 for an empty item. The price is one gradient of the present data and one of the
     item.
     """
-    everything = (slice(0, len(params)),)
-    gradient = objective.loss_gradient(params, Batch.mean(samples), everything)
+    spans = memory.covered(objective, params)
+    gradient = objective.loss_gradient(params, Batch.mean(samples), spans)
     lost = torch.zeros((), dtype=torch.float64)
-    if memory is not None:
-        spans, approximation = memory.approximate(objective, params, item)
-        lost = (take(gradient, spans) - approximation).double().square().sum()
+    if item.record:
+        _, approximation = memory.approximate(objective, params, item)
+        lost = (gradient - approximation).double().square().sum()
     return {"gradient": sketch(gradient), "information_loss_sq": lost}
 
 

@@ -72,11 +72,16 @@ class Pool:
         for pick, weight in self.draws(size, generator):
             yield self.at(pick, weight)
 
-    def draws(self, size: int, generator: Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the same mini-batches as positions in the pool, and weights."""
+    def draws(
+        self, size: int, generator: Generator, least: int = 1
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the same mini-batches as positions in the pool, and weights.
+
+        The last mini-batch of an epoch joins the one before it if it has fewer than ``least`` samples.
+        """
         share = self._even() if self.even is None else self.even
         if share is not None:
-            for pick in self._epochs(size, generator):
+            for pick in self._epochs(size, generator, least):
                 yield pick, equal_weights(len(pick), share)
         else:
             total, sign = float(self.weight.abs().sum()), self.weight.sign()
@@ -95,24 +100,46 @@ class Pool:
     def parts(self, size: int) -> Iterator[Batch]:
         """Yield the whole pool once, in parts, each sample with its own weight."""
         for pick in torch.split(torch.arange(len(self)), size):
-            chosen = self.samples[pick]
-            yield Batch(chosen.x, chosen.y, self.weight[pick])
+            yield self.at(pick, self.weight[pick])
+
+    def shuffled_parts(self, size: int, least: int = 1) -> Iterator[Batch]:
+        """Yield the whole pool once, in the parts of an epoch; the order depends only on its length."""
+        order = torch.randperm(len(self), generator=Generator().manual_seed(len(self)))
+        for pick in split(order, size, least):
+            yield self.at(pick, self.weight[pick])
 
     def _even(self) -> float | None:
         """Return the sum of the weights if all are equal."""
         low, high = (float(end) for end in self.weight.aminmax())
         return float(self.weight.sum()) if high - low <= 1e-9 * abs(high) else None
 
-    def _epochs(self, size: int, generator: Generator) -> Iterator[Tensor]:
-        n = len(self)
+    def _epochs(self, size: int, generator: Generator, least: int) -> Iterator[Tensor]:
         while True:
-            order = torch.randperm(n, generator=generator)
-            for start in range(0, n, size):
-                yield order[start : start + size]
+            yield from split(torch.randperm(len(self), generator=generator), size, least)
 
     def _draws(self, size: int, generator: Generator) -> Iterator[Tensor]:
         while True:
             yield torch.multinomial(self.weight.abs(), size, replacement=True, generator=generator)
+
+
+def split(order: Tensor, size: int, least: int = 1) -> Iterator[Tensor]:
+    """Split positions into mini-batches; a last one of fewer than ``least`` joins the one before it.
+
+    >>> [len(part) for part in split(torch.arange(65), 32)]
+    [32, 32, 1]
+    >>> [len(part) for part in split(torch.arange(65), 32, least=2)]
+    [32, 33]
+    """
+    n = len(order)
+    end = n - lone_samples(n, size, least)
+    for start in range(0, end, size):
+        yield order[start : start + size if start + size < end else n]
+
+
+def lone_samples(samples: int, size: int, least: int) -> int:
+    """Return the size of a last mini-batch of fewer than ``least`` samples; 0 if there is no other to join."""
+    rest = samples % size
+    return rest if rest < least and samples > size else 0
 
 
 @dataclass(frozen=True, slots=True)

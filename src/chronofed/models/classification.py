@@ -1,19 +1,22 @@
 """Classification: a data set, a model, and the score of parameters."""
 
+import math
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
+from chronofed.core.errors import SpecError
 from chronofed.core.seeds import global_torch_seed
 from chronofed.core.types import Samples, Vector
 from chronofed.data.dataset import Dataset
 from chronofed.models.objective import Augment, TorchObjective
-from chronofed.models.zoo import Cnn, Mlp, ModelSettings, ResNet18
+from chronofed.models.zoo import Cnn, Custom, Mlp, ModelSettings, ResNet18
 
 # Samples of one evaluation batch: the fastest sizes on a CPU, by its caches.
 EVALUATION_BATCH = 500
@@ -55,15 +58,38 @@ class Classification:
     def objective(self) -> TorchObjective:
         """Return a new objective with a module of its own."""
         with global_torch_seed(0, "unused initial values"):
-            module = self.model.build(self.data.shape, len(self.data.classes))
+            module = self._module()
         return TorchObjective(module, self.augment, self.device)
 
     def initial(self, seed: int) -> tuple[Vector, Vector]:
         """Return initial parameters and buffers."""
         with global_torch_seed(seed, "initial"):
-            module = self.model.build(self.data.shape, len(self.data.classes))
+            module = self._module()
         objective = TorchObjective(module, device=self.device)
         return objective.flat.read(), objective.buffers
+
+    def check_size(self) -> None:
+        """Refuse a model of this package that does not fit into memory; torch would die, or be killed.
+
+        Raises:
+            SpecError: If its parameters need more than all of it.
+        """
+        ours = type(self.model).__module__.startswith("chronofed.")
+        if not ours or isinstance(self.model, Custom) or not hasattr(os, "sysconf"):
+            return
+        try:
+            with torch.device("meta"):
+                needed = sum(p.nbytes for p in self._module().parameters()) / 2**30
+        except RuntimeError:
+            # Sizes beyond 64 bits.
+            needed = math.inf
+        has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+        if needed > has:
+            msg = f"model: its parameters take {needed:,.0f} GB, but this machine has {has:,.0f} GB"
+            raise SpecError(msg)
+
+    def _module(self) -> nn.Module:
+        return self.model.build(self.data.shape, len(self.data.classes))
 
     def samples(self, indices: NDArray[np.int64]) -> Samples:
         """Return training samples by position."""

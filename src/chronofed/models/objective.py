@@ -1,22 +1,31 @@
 """A torch module with cross-entropy as an objective in a flat parameter vector."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Generator, Tensor, inference_mode, nn, no_grad
 from torch.nn import functional
 
-from chronofed.core.errors import SpecError
+from chronofed.core.errors import ChronofedError, DataError, SpecError, UserCodeError
 from chronofed.core.flat import Flat, take
 from chronofed.core.types import Batch, Samples, Spans, Vector
+from chronofed.core.user_code import in_one_line, user_traceback
 from chronofed.models.layers import Classifier, ResNet, Scale
 from chronofed.models.moments import moments, reference_moments, supports
 
 # Samples of one pass; bounds memory.
 CHUNK_SAMPLES = 256
+# Channels from which on a convolution may have the channels of a pixel together. With 2 to 7, the backward
+# pass of a strided 1x1 convolution in torch 2.13 writes outside of its memory and ends the process.
+LEAST_CHANNELS = 8
 # Numbers of single samples' gradients that are held at a time: half a gigabyte.
 MAX_GRADIENT_NUMBERS = 2**27
 Augment = Callable[[Tensor, Generator], Tensor]
+ONE_SAMPLE = (
+    "BatchNorm cannot train on a mini-batch of one sample: set train.batch_size to 2 or more, give "
+    "every client at least 2 samples, or use a model without BatchNorm"
+)
 
 
 class TorchObjective:
@@ -25,6 +34,7 @@ class TorchObjective:
     Attributes:
         flat: The module, bound to a flat vector.
         device: Device of the module. Samples may be elsewhere: they are moved batch by batch.
+        uses_batch_statistics: Whether the module has BatchNorm.
     """
 
     def __init__(
@@ -32,7 +42,9 @@ class TorchObjective:
     ) -> None:
         self.device = torch.device(device)
         self.flat = Flat(module.to(self.device))
+        self.uses_batch_statistics = bool(_batch_norms(module))
         self._augment = augment
+        self._channels_last = _allows_channels_last(module)
 
     @property
     def buffers(self) -> Vector:
@@ -68,8 +80,7 @@ class TorchObjective:
         """Predictions in evaluation mode, ``(b, classes)``."""
         self._evaluating(params)
         with inference_mode():
-            output: Tensor = self.flat.module(self._placed(x))
-        return output
+            return self._forward(x)
 
     def features(self, params: Vector, x: Tensor, layer: str | None = None) -> Tensor:
         """Inputs of a named layer, by default of the last linear one, ``(n, k)``.
@@ -156,11 +167,12 @@ class TorchObjective:
         return Scale.inverse(z) if like.dtype == torch.uint8 else z.to(like.dtype)
 
     def refresh(self, params: Vector, samples: Samples) -> None:
-        """Recompute BatchNorm's statistics as the plain mean over these samples' batches."""
-        norms = [
-            m for m in self.flat.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)
-        ]
-        if not norms:
+        """Recompute BatchNorm's statistics as the plain mean over these samples' batches.
+
+        A single sample has no statistics: they stay as they are.
+        """
+        norms = _batch_norms(self.flat.module)
+        if not norms or len(samples) == 1:
             return
         self.flat.bind(params)
         self.flat.module.train()
@@ -193,14 +205,32 @@ class TorchObjective:
             self.flat.module.eval()
 
     def _placed(self, x: Tensor) -> Tensor:
-        """Move samples to the module's device, with the channels of a pixel together, which is faster."""
+        """Move samples to the module's device; it is faster with the channels of a pixel together."""
         here = x.to(self.device)
-        coloured = here.dim() == 4 and here.shape[1] > 1
-        return here.contiguous(memory_format=torch.channels_last) if coloured else here
+        if here.dim() != 4 or here.shape[1] == 1:
+            return here
+        together = torch.channels_last if self._channels_last else torch.contiguous_format
+        return here.contiguous(memory_format=together)
+
+    def _forward(self, x: Tensor) -> Tensor:
+        """Call the module.
+
+        Raises:
+            UserCodeError: If it fails; the message names the samples, and what may be wrong with them.
+        """
+        try:
+            output: Tensor = self.flat.module(self._placed(x))
+        except ChronofedError:
+            raise
+        except Exception as error:
+            if len(x) == 1 and self.uses_batch_statistics:
+                raise DataError(ONE_SAMPLE) from error
+            raise UserCodeError(_fails(x, error), user_traceback(error)) from error
+        return output
 
     def _weighted(self, batch: Batch) -> Tensor:
         """Weighted loss in the module's current mode."""
-        logits = self.flat.module(self._placed(batch.x))
+        logits = self._forward(batch.x)
         losses = functional.cross_entropy(logits, batch.y.to(self.device), reduction="none")
         return losses @ batch.weight.to(losses)
 
@@ -244,6 +274,24 @@ class TorchObjective:
         self._evaluating(params)
         named = dict(self.flat.module.named_parameters())
         return self._weighted(batch), [named[n] for n in self._names_in(spans)]
+
+
+def _batch_norms(module: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    return [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+
+
+def _allows_channels_last(module: nn.Module) -> bool:
+    """Check that no convolution of 1x1 with a stride has too few channels for torch."""
+    return not any(
+        math.prod(conv.kernel_size) == 1 < max(conv.stride) and conv.in_channels < LEAST_CHANNELS
+        for conv in module.modules()
+        if isinstance(conv, nn.Conv2d)
+    )
+
+
+def _fails(x: Tensor, error: Exception) -> str:
+    hint = "; images are bytes: begin with chronofed.Scale()" if x.dtype == torch.uint8 else ""
+    return f"model: it fails on samples {tuple(x.shape)} of {x.dtype}: {in_one_line(error)}{hint}"
 
 
 def _fitting(numbers: int) -> int:

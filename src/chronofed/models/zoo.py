@@ -4,7 +4,6 @@ Parameters start with torch's own initialisers; the caller seeds them. Every mod
 as they are stored, including ``uint8`` images, and returns logits ``(b, classes)``.
 """
 
-import importlib
 import inspect
 import math
 from abc import abstractmethod
@@ -15,8 +14,9 @@ from typing import Any
 import msgspec
 from torch import nn
 
-from chronofed.core.config import Count, Kind
+from chronofed.core.config import Count, Integer, Kind, Number
 from chronofed.core.errors import SpecError
+from chronofed.core.user_code import import_name, user_code
 from chronofed.models.layers import Classifier, Norm, ResNet, Transpose
 
 
@@ -124,22 +124,26 @@ class Custom(ModelSettings, tag="custom"):
     """
 
     factory: str
-    options: dict[str, int | float | str | bool] = msgspec.field(default_factory=dict)
+    options: dict[str, Integer | Number | str | bool] = msgspec.field(default_factory=dict)
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Call the function.
 
         Raises:
             SpecError: If it cannot be imported or called, or does not return a module.
+            UserCodeError: If it fails.
         """
-        factory = _imported(self.factory)
+        factory: Callable[..., Any] = import_name(self.factory, "model custom")
+        if not callable(factory):
+            raise SpecError(f"model custom: {self.factory} is no function")
         try:
             arguments = inspect.signature(factory).bind(
                 shape=shape, classes=classes, **self.options
             )
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise SpecError(f"model custom: {self.factory} cannot be called: {error}") from None
-        model = factory(*arguments.args, **arguments.kwargs)
+        with user_code(f"model custom: {self.factory} failed"):
+            model = factory(*arguments.args, **arguments.kwargs)
         if not isinstance(model, nn.Module):
             kind = type(model).__name__
             raise SpecError(f"model custom: {self.factory} returned {kind}, not a torch.nn.Module")
@@ -177,18 +181,3 @@ def _images(shape: tuple[int, ...], model: str) -> tuple[int, int, int]:
         )
     channels, height, width = shape
     return channels, height, width
-
-
-def _imported(path: str) -> Callable[..., Any]:
-    """Import ``package.module:function``."""
-    module, _, name = path.partition(":")
-    if not module or not name:
-        raise SpecError(f"model custom: {path!r} is not of the form 'package.module:function'")
-    try:
-        found: Callable[..., Any] | None = getattr(importlib.import_module(module), name, None)
-    except ImportError as error:
-        hint = "is it installed, or its folder in PYTHONPATH?"
-        raise SpecError(f"model custom: cannot import {module}: {error}; {hint}") from None
-    if not callable(found):
-        raise SpecError(f"model custom: module {module} has no function {name!r}")
-    return found

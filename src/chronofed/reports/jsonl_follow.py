@@ -1,12 +1,12 @@
 """Reading a file of JSON lines while another process appends to it."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from chronofed.runs.json_files import parsed_line
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class JsonlFollower:
         whole = content[: content.rfind(b"\n") + 1]
         self._offset += len(whole)
         self._probe = (self._probe + whole)[-64:]
-        return restarted, (line for line in map(_parsed, whole.splitlines()) if line is not None)
+        return restarted, _parsed(self.path.name, whole.splitlines())
 
     def _rewritten(self, descriptor: int) -> bool:
         """Check if the bytes read before are no longer there."""
@@ -57,12 +57,10 @@ class JsonlFollower:
         return probed != self._probe
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    try:
-        found = msgspec.json.decode(line)
-    except msgspec.DecodeError:
-        return None
-    return found if isinstance(found, dict) else None
+def _parsed(name: str, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield the lines that are not damaged."""
+    found = (parsed_line(name, line) for line in lines)
+    return (line for line in found if line is not None)
 
 
 def last_lines(path: Path, most: int = 8192) -> list[dict[str, Any]]:
@@ -75,4 +73,4 @@ def last_lines(path: Path, most: int = 8192) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     whole = content[: content.rfind(b"\n") + 1].splitlines()
-    return [line for line in map(_parsed, whole[size > most :]) if line is not None]
+    return list(_parsed(path.name, whole[size > most :]))

@@ -2,22 +2,26 @@
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
 from chronofed.core.atomic import make_folder, write_atomic
 from chronofed.core.errors import IncompatibleError
 from chronofed.methods.method import check
+from chronofed.reports.best import best_row
 from chronofed.reports.figures import canvas
 from chronofed.reports.figures.curves import draw_curves, draw_pairs, draw_two_axes
-from chronofed.reports.results import Comparison, Finding, Results
-from chronofed.reports.runs import Group
+from chronofed.reports.groups import Group
+from chronofed.reports.results import Results
+from chronofed.reports.spread import Spread, rounded
 from chronofed.reports.tables import TextTable
-from chronofed.studies.claims import Claim
-from chronofed.studies.paired import Paired
+from chronofed.studies.paired import SIGNIFICANCE, Paired, holm
 from chronofed.studies.recipe import Recipe
+from chronofed.studies.verdicts import Comparison, Finding, multiplicity
 from chronofed.studies.views import Applicability, Curves, Pairs, SummaryTable, TwoAxes
+from chronofed.training.measures import columns
 
 PICTURES = ("png", "svg")
 
@@ -32,7 +36,7 @@ def table(results: Results) -> TextTable:
         return _summary(results, view.label, [(m, f, label, 3) for m, f, label in measures])
     if isinstance(view, SummaryTable):
         return _published(results, view)
-    accuracy = [("best5", 100.0, "best-5 %", 2), ("last", 100.0, "last %", 2)]
+    accuracy = [("best5", 100.0, "mean of best 5 %", 2), ("last", 100.0, "last %", 2)]
     losses = [
         ("last_test_loss", 1.0, "test loss", 3),
         ("last_seen_loss", 1.0, "loss on past data", 3),
@@ -47,44 +51,41 @@ def _published(results: Results, view: SummaryTable) -> TextTable:
         headings += [column or "here", f"{column} (paper)" if column else "paper"][
             : 2 if recipe.paper else 1
         ]
-    rows, means = [], dict[tuple[int, int], float]()
-    for r, row in enumerate(recipe.rows):
+    rows = []
+    for row in recipe.rows:
         cells = [row]
         for column in columns:
-            found = results.group(row, column).mean_and_deviation(view.measure)
-            if found is not None:
-                means[r, len(cells)] = found[0]
-            cells.append(_cell_text(results, row, column, found, view))
+            cells.append(_cell_text(results, row, column, view))
             if recipe.paper:
                 number = recipe.published(row, column)
-                cells.append("" if number is None else f"{number:.{view.digits}f}")
+                cells.append("" if number is None else rounded(number, view.digits))
         rows.append(cells)
-    return TextTable(recipe.title, headings, rows, _largest(means))
+    return TextTable(recipe.title, headings, rows, _best(results, view))
 
 
-def _largest(means: Mapping[tuple[int, int], float]) -> frozenset[tuple[int, int]]:
-    """Find the best cell of every column."""
-    best: dict[int, tuple[int, int]] = {}
-    for place, value in means.items():
-        if place[1] not in best or value > means[best[place[1]]]:
-            best[place[1]] = place
-    return frozenset(best.values())
+def _best(results: Results, view: SummaryTable) -> frozenset[tuple[int, int]]:
+    """Find the best cell of every column, if its lead over the second is resolved."""
+    recipe, best = results.recipe, set()
+    lower = any(c.key == view.measure and c.better == "lower" for c in columns())
+    for number, column in enumerate(results.headings):
+        values = [results.values(row, column, view.measure) for row in recipe.rows]
+        row = best_row(values, lower)
+        if row is not None:
+            best.add((row, 1 + number * (2 if recipe.paper else 1)))
+    return frozenset(best)
 
 
-def _cell_text(
-    results: Results, row: str, column: str, found: tuple[float, float] | None, view: SummaryTable
-) -> str:
+def _cell_text(results: Results, row: str, column: str, view: SummaryTable) -> str:
     if (row, column) in results.refusals:
         return "refused"
+    found = results.group(row, column).spread(view.measure)
     if found is None and (row, column) in results.failures:
         return "failed"
-    return _number(found, view.factor, view.digits)
+    return _number(found, view.factor, view.digits, len(results.seeds))
 
 
-def _number(found: tuple[float, float] | None, factor: float, digits: int) -> str:
-    if found is None:
-        return "-"
-    return " ± ".join(f"{factor * value:.{digits}f}" for value in found)
+def _number(found: Spread | None, factor: float, digits: int, seeds: int) -> str:
+    return "-" if found is None else found.text(digits, factor, seeds)
 
 
 def _summary(
@@ -94,7 +95,8 @@ def _summary(
     rows = []
     for column, row in product(results.headings, results.recipe.rows):
         group = results.group(row, column)
-        numbers = [_number(group.mean_and_deviation(m), f, digits) for m, f, _, digits in measures]
+        seeds = len(results.seeds)
+        numbers = [_number(group.spread(m), f, digits, seeds) for m, f, _, digits in measures]
         rows.append([f"{row}, {column}" if column else row, *numbers])
     return TextTable(results.recipe.title, [label, *(name for _, _, name, _ in measures)], rows)
 
@@ -143,7 +145,7 @@ def write(results: Results, name: str, folder: Path) -> str:
     parts += [f"![{recipe.title}]({path.name})\n" for path in pictures[:1]]
     parts += [_provenance(results)] if results.runs else []
     if recipe.claims:
-        parts.append(findings_table(results.findings()).markdown())
+        parts.append(claims_page(results.findings()))
     page = "\n".join(parts)
     write_atomic(folder / f"{name}.md", page.encode())
     return page
@@ -198,8 +200,11 @@ def _draw(results: Results, path: Path) -> Path:
 
 
 def _scaled(group: Group, measure: str, factor: float) -> tuple[float, float]:
-    mean, deviation = group.mean_and_deviation(measure) or (float("nan"), float("nan"))
-    return factor * mean, factor * deviation
+    """Scale a number for an axis; a single run has no error bar."""
+    found = group.spread(measure)
+    if found is None:
+        return float("nan"), float("nan")
+    return factor * found.mean, factor * (found.deviation or 0.0)
 
 
 def _curves(results: Results) -> str:
@@ -215,32 +220,65 @@ def _curves(results: Results) -> str:
     writer.writerow(["column", "row", "measure", "round", "mean", "deviation"])
     for column, row, measure in product(results.headings, results.recipe.rows, measures):
         for round_, mean, deviation in results.group(row, column).curve(measure):
-            writer.writerow([column, row, measure, round_, f"{mean:.6g}", f"{deviation:.6g}"])
+            spread = "" if math.isnan(deviation) else f"{deviation:.6g}"
+            writer.writerow([column, row, measure, round_, f"{mean:.6g}", spread])
     return out.getvalue()
 
 
-def findings_table(findings: Iterable[Finding]) -> TextTable:
+def claims_page(findings: Sequence[Finding]) -> str:
+    """Write the table of claims, and how far its p-values can be trusted together, in Markdown."""
+    note = multiplicity(findings)
+    return findings_table(findings).markdown() + (f"\n{note}\n" if note else "")
+
+
+def findings_table(findings: Sequence[Finding]) -> TextTable:
     """Tabulate the claims with verdicts and numbers."""
     rows = [[f.claim.says, f.verdict, evidence(f)] for f in findings]
-    return TextTable("Claims", ["claim", "verdict", "mean difference over seeds"], rows, words=3)
+    note = multiplicity(findings)
+    headings = ["claim", "verdict", "mean difference over seeds"]
+    return TextTable("Claims", headings, rows, words=3, caption=note)
 
 
 def evidence(finding: Finding) -> str:
     """Describe the differences behind a verdict; of many, the least and the most favourable."""
     if finding.words:
         return finding.words
-    found = [one for one in finding.comparisons if one.found is not None]
-    found.sort(key=lambda one: one.found.mean if one.found else 0.0)
-    some = [found[0], found[-1]] if len(found) > 3 else found
-    text = "; ".join(_words(one, finding.claim) for one in some)
-    return f"{text} ({len(found)} differences)" if len(found) > 3 else text
+    corrected = holm([one.p_against for one in finding.comparisons])
+    found = [
+        (one.found.mean, _words(one, one.found, finding, p))
+        for one, p in zip(finding.comparisons, corrected, strict=True)
+        if one.found is not None
+    ]
+    found.sort(key=lambda entry: entry[0])
+    texts = [text for _, text in found]
+    if len(texts) > 3:
+        return f"{texts[0]}; {texts[-1]} ({len(texts)} differences)"
+    return "; ".join(texts)
 
 
-def _words(one: Comparison, claim: Claim) -> str:
-    found = one.found
-    assert isinstance(found, Paired)
-    sign = -1 if claim.lower_is_better else 1
-    return f"{one.what}: {sign * found.mean:+.2f} ± {found.deviation:.2f} (p = {found.p:.3f})"
+def _words(one: Comparison, found: Paired, finding: Finding, corrected: float) -> str:
+    """Describe a difference, its test, and the corrected p-value where one of several is the opposite."""
+    sign = -1 if finding.claim.lower_is_better else 1
+    size = f"{one.what}: {sign * found.mean:+.2f}"
+    if found.deviation is None:
+        return f"{size} (1 pair, no test)"
+    against = f", against {sign * one.margin:g}" if one.margin else ""
+    p = f"p {_p_text(found.p(one.margin))}"
+    if one.tolerance is not None:
+        within = one.p_against == 1.0
+        against = f", {'within' if within else 'beyond'} ± {one.tolerance:g}"
+        p = f"p {_p_text(found.p_within(one.tolerance) if within else one.p_against)}"
+    if len(finding.comparisons) > 1 and one.p_against < 1.0:
+        p += f", Holm {_p_text(corrected)}"
+    return f"{size} ± {found.deviation:.2f} ({found.pairs} pairs{against}, {p})"
+
+
+def _p_text(p: float) -> str:
+    """Write a p-value with three decimals; with four if three would hide on which side of the limit it is."""
+    if p < 0.001:
+        return "< 0.001"
+    close = f"{p:.3f}" == f"{SIGNIFICANCE:.3f}"
+    return f"= {p:.4f}" if close else f"= {p:.3f}"
 
 
 def check_drawing(folder: Path) -> None:

@@ -12,10 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from chronofed.reports.best import best_rows
 from chronofed.reports.downsample import Numbers, downsample, evenly_spaced
-from chronofed.reports.period_history import PeriodHistory
-from chronofed.reports.runs import Group, RunView, differences, flatten, measures_of, method_of
-from chronofed.training.measure import MeasureDisplay, placed
+from chronofed.reports.groups import Group, differences, measures_of
+from chronofed.reports.notes import notes
+from chronofed.reports.period_history import Levels, PeriodHistory
+from chronofed.reports.runs import RunView, flatten, method_of
+from chronofed.training.measure import Column, MeasureDisplay, placed
 from chronofed.training.measures import columns
 
 # Points of all curves together: half a megabyte at most.
@@ -23,7 +26,7 @@ POINTS = 24_000
 # Points of one curve: more than a screen can show.
 MOST_POINTS = 600
 # Cells and rows of all period tables together.
-CELLS = 80_000
+CELLS = 50_000
 PAIRS = 9_000
 COLUMNS_OF_WEIGHTS = 60
 # Bytes of all scenarios together.
@@ -80,7 +83,8 @@ def build_payload(found: Sequence[Group], title: str) -> dict[str, Any]:
 def _subtitle(found: Sequence[Group]) -> str:
     runs = [run for group in found for run in group.runs]
     data = sorted({_data_name(run.spec) for run in runs})
-    counts = f"{_counted(len(found), 'experiment')}, {_counted(len(runs), 'run')}"
+    experiments = len({group.experiment or group.name for group in found})
+    counts = f"{_counted(experiments, 'experiment')}, {_counted(len(runs), 'run')}"
     return f"{counts} on {', '.join(data)}" if data else counts
 
 
@@ -97,20 +101,18 @@ def _data_name(spec: dict[str, Any]) -> str:
 def _summary(page: Page) -> dict[str, Any]:
     """The table of experiments."""
     shown = columns(page.measures)
+    measured = [c for c in shown if any(group.spread(c.key) for group in page.groups)]
+    best = best_rows(page.groups, measured)
     keys = ("key", "heading", "digits", "better")
     return {
         "columns": [{key: getattr(column, key) for key in keys} for column in shown],
-        "groups": [_row(group, page.measures) for group in page.groups],
+        "groups": [_row(group, measured) for group in page.groups],
+        "best": best,
+        "notes": notes(page.groups, measured, best),
     }
 
 
-def _row(group: Group, measures: Sequence[MeasureDisplay]) -> dict[str, Any]:
-    rounds = [int(run.summary.get("rounds", 0)) for run in group.runs]
-    cells = {}
-    for column in columns(measures):
-        pair = group.mean_and_deviation(column.key)
-        if pair is not None:
-            cells[column.key] = [_short(column.scale * value) for value in pair]
+def _row(group: Group, measured: Sequence[Column]) -> dict[str, Any]:
     return {
         "name": group.name,
         "method": method_of(group.runs[0].spec),
@@ -118,15 +120,24 @@ def _row(group: Group, measures: Sequence[MeasureDisplay]) -> dict[str, Any]:
             {
                 "seed": run.spec.get("seed", 0),
                 "state": run.state,
-                "round": done,
+                "round": int(run.summary.get("rounds", 0)),
                 "path": run.path.name,
                 "failure": run.directory.failure(),
             }
-            for run, done in zip(group.runs, rounds, strict=True)
+            for run in group.runs
         ],
-        "rounds": max(rounds),
-        "cells": cells,
+        "size": group.size,
+        "cells": {
+            column.key: {"text": group.text(column), "mean": _finite(found.mean)}
+            for column in measured
+            if (found := group.spread(column.key)) is not None
+        },
     }
+
+
+def _finite(value: float) -> float | None:
+    """Return a number that JSON can hold."""
+    return value if np.isfinite(value) else None
 
 
 def _curves(page: Page) -> dict[str, Any]:
@@ -165,8 +176,11 @@ def _numbers(values: Numbers) -> list[float | None]:
 
 
 def _short(value: float) -> float | None:
-    """Round to five digits, enough for the eye; what is not finite cannot be drawn, or written as JSON."""
-    return float(f"{value:.5g}") if np.isfinite(value) else None
+    """Round to the four digits that a page shows of a curve, so that it does not round again.
+
+    What is not finite cannot be drawn, or written as JSON.
+    """
+    return _finite(float(f"{value:.4g}"))
 
 
 def _forgetting(page: Page) -> dict[str, Any]:
@@ -191,7 +205,7 @@ def _forgetting(page: Page) -> dict[str, Any]:
 def _periods(
     page: Page, number: int, run: RunView, history: PeriodHistory, most: int
 ) -> dict[str, Any]:
-    """The accuracies of one run at ``most`` evaluations, as bytes."""
+    """The accuracies of one run at ``most`` evaluations."""
     rounds, now, best = history.downsample(most)
     met = [k for k, about in enumerate(page.scenarios) if _run_id(number, run) in about["of"]]
     about = page.scenarios[met[-1]] if met else {}
@@ -201,12 +215,21 @@ def _periods(
         "label": run.label,
         "scenario": met[-1] if met else None,
         "names": {key: about[key] for key in names if key in about},
+        "basis": history.basis,
+        "followed": history.followed,
+        "seen": history.seen,
         "rounds": rounds,
         "pairs": [number for pair in history.pairs for number in pair],
         "held": [_class_shares(history.held.get(pair, [])) for pair in history.pairs],
-        "accuracy": base64.b64encode(now.tobytes()).decode(),
-        "best": base64.b64encode(best.tobytes()).decode(),
+        "tested": [history.tested.get(pair) for pair in history.pairs],
+        "accuracy": _encoded(now),
+        "best": _encoded(best),
     }
+
+
+def _encoded(levels: Levels) -> str:
+    """Encode levels of accuracy as text, two bytes each, the lower one first."""
+    return base64.b64encode(levels.astype("<u2").tobytes()).decode()
 
 
 def _class_shares(held: list[list[float]]) -> list[int]:

@@ -1,67 +1,23 @@
 """Results of a recipe: its table of numbers and the verdicts on its claims, from records alone."""
 
-import json
+import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, singledispatchmethod
 from itertools import pairwise, product
 from pathlib import Path
-from typing import Any, Literal
 
-from chronofed.reports.runs import Group, RunView
+from chronofed.core.errors import RunError
+from chronofed.reports.groups import Group
+from chronofed.reports.runs import RunView
+from chronofed.runs.directory import RunDirectory
 from chronofed.studies.claims import Alike, Beats, Claim, Grows, Ordered, Refused
 from chronofed.studies.paired import Paired, paired
 from chronofed.studies.recipe import Recipe, RecipeCell
 from chronofed.studies.study import Study
+from chronofed.studies.verdicts import Comparison, Finding, judge
 
-# A difference counts as resolved if its p-value is below this.
-SIGNIFICANCE = 0.05
-
-Verdict = Literal["holds", "does not hold", "not resolved", "not run"]
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One difference that a claim is about.
-
-    Attributes:
-        what: The difference in words.
-        found: The paired difference in the direction of the claim; ``None`` without runs.
-        by: The size that is claimed.
-    """
-
-    what: str
-    found: Paired | None
-    by: float = 0.0
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict: as claimed, the opposite beyond chance, or neither."""
-        if self.found is None:
-            return "not run"
-        if self.found.mean >= self.by and self.found.mean > 0 and self.found.p < SIGNIFICANCE:
-            return "holds"
-        if self.found.mean < 0 and self.found.p < SIGNIFICANCE:
-            return "does not hold"
-        return "not resolved"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of a claim.
-
-    Attributes:
-        claim: The claim.
-        verdict: The verdict.
-        comparisons: The differences behind it.
-        words: The result in words, where it is not a difference.
-    """
-
-    claim: Claim
-    verdict: Verdict
-    comparisons: tuple[Comparison, ...] = ()
-    words: str = ""
+logger = logging.getLogger(__name__)
 
 
 class Results:
@@ -88,8 +44,12 @@ class Results:
         found: dict[tuple[str, str], dict[int, RunView]] = {}
         for cell in self.cells:
             path = self.study.path(cell.experiment)
-            if (path / "summary.json").exists():
+            if not (path / "summary.json").exists():
+                continue
+            try:
                 found.setdefault((cell.row, cell.column), {})[cell.seed] = RunView.read(path)
+            except RunError as error:
+                logger.warning("skipped %s: %s", path, error)
         return found
 
     @cached_property
@@ -162,8 +122,7 @@ class Results:
         seeds = sorted(gains[0].keys() & gains[1].keys())
         found = paired(*([gain[s] for s in seeds] for gain in gains)) if seeds else None
         what = f"{claim.better} - {claim.worse}: {claim.larger_in} - {claim.smaller_in}"
-        one = Comparison(what, found)
-        return Finding(claim, one.verdict, (one,))
+        return judge(claim, [Comparison(what, found)])
 
     @_judge.register
     def _(self, claim: Alike) -> Finding:
@@ -172,14 +131,10 @@ class Results:
             first, second = (self.values(row, column, m) for m in (claim.measure, claim.other))
             seeds = sorted(first.keys() & second.keys())
             both = [[claim.factor * values[s] for s in seeds] for values in (first, second)]
+            what = _place(f"{row}: {claim.measure} - {claim.other}", column)
             found = paired(*both) if seeds else None
-            comparisons.append(
-                Comparison(_place(f"{row}: {claim.measure} - {claim.other}", column), found)
-            )
-        if any(one.found is None for one in comparisons):
-            return Finding(claim, "not run", tuple(comparisons))
-        near = all(one.found and abs(one.found.mean) <= claim.tolerance for one in comparisons)
-        return Finding(claim, "holds" if near else "does not hold", tuple(comparisons))
+            comparisons.append(Comparison(what, found, tolerance=claim.tolerance))
+        return judge(claim, comparisons)
 
     @_judge.register
     def _(self, claim: Refused) -> Finding:
@@ -190,17 +145,19 @@ class Results:
         ran = any(place in self.runs for place in places)
         return Finding(claim, "does not hold" if ran else "not run")
 
-    def _ranked(self, claim: Claim, pairs: Iterable[tuple[str, str]], by: float = 0.0) -> Finding:
+    def _ranked(
+        self, claim: Claim, pairs: Iterable[tuple[str, str]], margin: float = 0.0
+    ) -> Finding:
         wanted = [name for name in claim.columns or self.headings if name in self.headings]
-        comparisons = tuple(
+        comparisons = [
             Comparison(
                 _place(f"{better} - {worse}", column),
                 self._compared(claim, better, worse, column),
-                by,
+                margin,
             )
             for column, (better, worse) in product(wanted, list(pairs))
-        )
-        return Finding(claim, _combined([one.verdict for one in comparisons]), comparisons)
+        ]
+        return judge(claim, comparisons)
 
     def _compared(self, claim: Claim, better: str, worse: str, column: str) -> Paired | None:
         gains = list(self._differences(claim, better, worse, column).values())
@@ -213,23 +170,19 @@ class Results:
         return {s: sign * (first[s] - second[s]) for s in sorted(first.keys() & second.keys())}
 
 
-def _combined(verdicts: Sequence[Verdict]) -> Verdict:
-    """Combine verdicts: a claim about several differences holds if all do, and fails if one is the opposite."""
-    for verdict in ("not run", "does not hold", "not resolved"):
-        if verdict in verdicts:
-            return verdict
-    return "holds"
-
-
 def _place(what: str, column: str) -> str:
     return f"{what}, {column}" if column else what
 
 
 def _machine(path: Path) -> str:
     """Describe the machine and the main versions in a line."""
-    found: dict[str, Any] = json.loads((path / "environment.json").read_text(encoding="utf-8"))
-    packages = {name: version.partition("+")[0] for name, version in found["packages"].items()}
-    return (
-        f"{found['cores']} cores ({found['machine']}), Python {found['python']}, "
-        f"torch {packages['torch']}, chronofed {packages['chronofed']}"
-    )
+    try:
+        found = RunDirectory(path).environment()
+        packages = {name: version.partition("+")[0] for name, version in found["packages"].items()}
+        return (
+            f"{found['cores']} cores ({found['machine']}), Python {found['python']}, "
+            f"torch {packages['torch']}, chronofed {packages['chronofed']}"
+        )
+    except (RunError, AttributeError, KeyError) as error:
+        logger.warning("%s: unknown machine: %s", path, error)
+        return "unknown machine"

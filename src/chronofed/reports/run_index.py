@@ -9,14 +9,22 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from chronofed.core.errors import ChronofedError
+from chronofed.reports.groups import groups
 from chronofed.reports.jsonl_follow import JsonlFollower, last_lines
 from chronofed.reports.payload import build_payload
 from chronofed.reports.period_history import PeriodHistory
-from chronofed.reports.runs import RunView, groups, interim, method_of, read_spec, runs_below
+from chronofed.reports.runs import (
+    RunView,
+    check_files,
+    interim,
+    method_of,
+    read_spec,
+    runs_below,
+)
 from chronofed.runs.directory import RunDirectory
 
 # Files whose change means that a run is read again.
-RUN_FILES = (".toml", ".json", ".jsonl", "lock")
+RUN_FILES = (".toml", ".json", ".jsonl", "lock", "running")
 # Runs on one page, and runs that are kept in memory.
 MOST_CHOSEN = 60
 # Payloads that are kept in memory.
@@ -65,6 +73,7 @@ class FollowedRun:
         directory = RunDirectory(self.path)
         history, own = self.record("metrics"), directory.measures()
         summary = directory.summary() or interim(history, directory, own)
+        check_files(directory)
         spec, state = read_spec(directory), directory.state
         return LiveView(self.path, spec, state, history, summary, own, followed=self)
 
@@ -152,7 +161,7 @@ class RunIndex:
         self._followed.setdefault(path, FollowedRun(path))
         try:
             return _recent(self._followed, path, MOST_CHOSEN).view()
-        except (ChronofedError, OSError, ValueError, KeyError):
+        except (ChronofedError, OSError):
             del self._followed[path]
             return None
 
@@ -191,8 +200,10 @@ def _row(name: str, path: Path) -> dict[str, Any]:
         row |= {"method": method_of(spec), "round": latest.get("round", 0), "updated": updated}
         row |= {"rounds": spec.get("rounds") or directory.scenario().get("rounds")}
         row |= {"accuracy": latest.get("test_accuracy"), "note": ""}
+        check_files(directory)
+        directory.summary()
         return row | _live_state(directory, row)
-    except (ChronofedError, OSError, ValueError) as error:
+    except (ChronofedError, OSError) as error:
         return row | {"note": str(error)}
 
 

@@ -1,26 +1,35 @@
 """Runs as a reader sees them: one data model for the terminal, tables, pages and figures."""
 
-import json
+import logging
 import os
-import statistics
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
+import msgspec
 import numpy as np
 
-from chronofed.core.errors import RunError
+from chronofed.core import toml
+from chronofed.core.errors import RunError, SpecError
 from chronofed.reports.downsample import Numbers
 from chronofed.reports.period_history import PeriodHistory
-from chronofed.runs.directory import RunDirectory, State
+from chronofed.runs.directory import LASTING_FILES, RunDirectory, State
 from chronofed.training.measure import MeasureDisplay
-from chronofed.training.measures import BY_KEY, MEASURES
+from chronofed.training.measures import BY_KEY
 from chronofed.training.summary import summarise
 
-# Keys in which repetitions of one experiment may differ.
-SAME_RESULT = ("name", "seed", "checkpoint", "track")
+logger = logging.getLogger(__name__)
+
+
+class SpecTable(TypedDict):
+    """The keys of a specification that readers rely on."""
+
+    name: str
+    seed: int
+    rounds: NotRequired[int | str]
+    data: NotRequired[dict[str, Any]]
+    method: NotRequired[dict[str, dict[str, Any] | str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +61,15 @@ class RunView:
         """
         directory = RunDirectory.open(path)
         spec = read_spec(directory)
+        if directory.changed_files([directory.spec_path.name]):
+            logger.warning("%s was changed after the run had begun", directory.spec_path)
         history = directory.history()
         own = directory.measures()
-        summary = directory.summary() or interim(history, directory, own)
+        summary = directory.summary()
+        if summary is not None:
+            check_unchanged(directory, ("metrics.jsonl", "summary.json"))
+        else:
+            summary = interim(history, directory, own)
         return cls(path, spec, directory.state, history, summary, own)
 
     @property
@@ -93,6 +108,65 @@ class RunView:
         """Read the accuracy by client and data set over time."""
         return PeriodHistory().add(self.directory.lines("period_accuracy.jsonl"))
 
+    def check(self) -> None:
+        """Check the files that are read when asked for.
+
+        Raises:
+            RunError: If one is damaged.
+        """
+        check_files(self.directory)
+        for name in LASTING_FILES:
+            for _ in self.directory.lines(name):
+                pass
+        if self.state == "finished":
+            check_unchanged(self.directory, LASTING_FILES)
+
+
+def read_runs(paths: Iterable[Path], *, every_file: bool = False) -> list[RunView]:
+    """Read the runs at or below some paths; skip a damaged one, and log why.
+
+    Args:
+        paths: Run directories, or folders with runs below them.
+        every_file: Whether to check all records too, not only what a table of results needs.
+
+    Raises:
+        RunError: If there is no run, or none that can be read.
+    """
+    found, damaged = [], None
+    for path in find_runs(paths):
+        try:
+            view = RunView.read(path)
+            if every_file:
+                view.check()
+            found.append(view)
+        except RunError as error:
+            logger.warning("skipped %s: %s", path, error)
+            damaged = error
+    if damaged is not None and not found:
+        raise RunError("none of these runs can be read") from damaged
+    return found
+
+
+def check_unchanged(directory: RunDirectory, names: Sequence[str]) -> None:
+    """Refuse files of a finished run that changed after they had been written.
+
+    Raises:
+        RunError: With the name of the first.
+    """
+    for name in directory.changed_files(names):
+        msg = f"{directory.path / name} was changed after the run had finished; repair it with: "
+        raise RunError(f"{msg}chronofed resume {directory.path}")
+
+
+def check_files(directory: RunDirectory) -> None:
+    """Read the small files of a run that pages show.
+
+    Raises:
+        RunError: If one is damaged.
+    """
+    for read in (directory.scenario, directory.environment, directory.failure, directory.measures):
+        read()
+
 
 def read_spec(directory: RunDirectory) -> dict[str, Any]:
     """Read the specification as it was written.
@@ -101,10 +175,12 @@ def read_spec(directory: RunDirectory) -> dict[str, Any]:
         RunError: If it is damaged.
     """
     try:
-        return tomllib.loads(directory.spec_path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        msg = f"{directory.spec_path} is damaged ({error}); delete the run and make it again"
+        spec = toml.load(directory.spec_path)
+        msgspec.convert(spec, SpecTable)
+    except (SpecError, msgspec.ValidationError) as error:
+        msg = f"{directory.spec_path} is damaged ({error}); restore it, or make the run again"
         raise RunError(msg) from error
+    return spec
 
 
 def interim(
@@ -146,64 +222,6 @@ def runs_below(folder: Path) -> Iterator[Path]:
         folders[:] = [name for name in folders if not name.startswith(".")]
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Runs of one experiment that differ only in the seed."""
-
-    name: str
-    runs: tuple[RunView, ...]
-
-    def mean_and_deviation(self, key: str) -> tuple[float, float] | None:
-        """Compute mean and sample deviation of one number of the summaries; the deviation of one run is 0."""
-        found = [run.number(key) for run in self.runs]
-        values = [value for value in found if value is not None]
-        if not values:
-            return None
-        deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-        return statistics.fmean(values), deviation
-
-    def curve(self, key: str) -> list[tuple[int, float, float]]:
-        """Compute mean and deviation over runs of one measure, by round."""
-        rounds, means, deviations = self.bands(key)
-        return [
-            (int(r), float(m), float(d)) for r, m, d in zip(rounds, means, deviations, strict=True)
-        ]
-
-    def bands(self, key: str) -> tuple[Numbers, Numbers, Numbers]:
-        """Compute rounds, means and deviations over runs of one measure."""
-        series = [run.series(key) for run in self.runs]
-        rounds = np.unique(np.concatenate([r for r, _ in series]))
-        table = np.full((len(series), len(rounds)), np.nan)
-        for row, (own, values) in zip(table, series, strict=True):
-            row[np.searchsorted(rounds, own)] = values
-        known = ~np.isnan(table)
-        count = np.maximum(known.sum(0), 1)
-        means = np.where(known, table, 0.0).sum(0) / count
-        # A loss may be infinite.
-        with np.errstate(invalid="ignore"):
-            squares = np.where(known, table - means, 0.0) ** 2
-        return rounds, means, np.sqrt(squares.sum(0) / np.maximum(count - 1, 1))
-
-
-def groups(views: Sequence[RunView]) -> list[Group]:
-    """Group repetitions; experiments that share a name are told apart by their directories."""
-    members: dict[str, list[RunView]] = {}
-    for view in views:
-        same = {key: value for key, value in view.spec.items() if key not in SAME_RESULT}
-        members.setdefault(json.dumps(same, sort_keys=True), []).append(view)
-    names = [runs[0].name for runs in members.values()]
-    return [
-        Group(name if names.count(name) == 1 else f"{name} ({runs[0].path.name})", tuple(runs))
-        for name, runs in zip(names, members.values(), strict=True)
-    ]
-
-
-def measures_of(found: Sequence[Group]) -> tuple[MeasureDisplay, ...]:
-    """Collect all measures that some experiments may have: the package's, and the users' own."""
-    own = {m.key: m for group in found for run in group.runs for m in run.own_measures}
-    return (*MEASURES, *(measure for key, measure in own.items() if key not in BY_KEY))
-
-
 def flatten(table: Mapping[str, Any], place: str = "") -> dict[str, Any]:
     """Flatten a nested table to dotted keys.
 
@@ -217,19 +235,6 @@ def flatten(table: Mapping[str, Any], place: str = "") -> dict[str, Any]:
         else:
             flat[f"{place}{key}"] = value
     return flat
-
-
-def differences(found: Sequence[Group]) -> dict[str, list[Any]]:
-    """Find the settings in which experiments differ: the value of each, ``None`` where there is none."""
-    specs = [flatten(group.runs[0].spec) for group in found]
-    keys = dict.fromkeys(key for spec in specs for key in spec)
-    return {
-        key: values
-        for key in keys
-        if key.split(".")[0] not in SAME_RESULT
-        for values in [[spec.get(key) for spec in specs]]
-        if any(value != values[0] for value in values)
-    }
 
 
 def method_of(spec: Mapping[str, Any]) -> str:

@@ -30,6 +30,7 @@ class TextTable:
         rows: The cells.
         best: Cells in bold, as row and column numbers.
         words: The number of first columns that hold words; the others hold numbers.
+        caption: A line below the table in the terminal.
     """
 
     title: str
@@ -37,10 +38,17 @@ class TextTable:
     rows: Sequence[Sequence[str]]
     best: frozenset[tuple[int, int]] = frozenset()
     words: int = 1
+    caption: str = ""
 
     def terminal(self) -> RichTable:
         """Render for the terminal."""
-        table = RichTable(title=self.title, title_justify="left", header_style="bold")
+        table = RichTable(
+            title=self.title,
+            title_justify="left",
+            header_style="bold",
+            caption=self.caption or None,
+            caption_justify="left",
+        )
         for number, heading in enumerate(self.headings):
             table.add_column(
                 heading, justify="left" if number < self.words else "right", overflow="fold"

@@ -1,14 +1,20 @@
 """Building an experiment: load its data once, make its task and scenario, and check that they fit together."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
+from chronofed.clients.deletion import check_deletions
 from chronofed.core.errors import SpecError
+from chronofed.data.dataset import Dataset
+from chronofed.data.holdout import with_validation
 from chronofed.engines.auto import EngineChoice, choose
 from chronofed.methods.method import check, check_buffers
 from chronofed.models.classification import Classification
+from chronofed.runs.identity import digest_data, identify
 from chronofed.runs.load_spec import locate_data
 from chronofed.runs.spec import FOREVER, Experiment
 from chronofed.scenarios import Scenario
@@ -23,12 +29,19 @@ class BuiltRun:
         task: The model and its data.
         scenario: Who takes part when, with which data.
         rounds: Rounds in all.
+        data_digest: Digest of the data.
     """
 
     experiment: Experiment
     task: Classification
     scenario: Scenario
     rounds: int
+    data_digest: str
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """Everything that must not change between two parts of a run."""
+        return identify(self.experiment, self.data_digest)
 
     def choose_engine(self) -> EngineChoice:
         """Choose an engine of this machine.
@@ -44,27 +57,67 @@ class BuiltRun:
         )
 
 
-def build(experiment: Experiment, data: Path | None = None, beside: Path | None = None) -> BuiltRun:
+def build(
+    experiment: Experiment,
+    data: Path | None = None,
+    beside: Path | None = None,
+    check_identity: Callable[[dict[str, str]], None] | None = None,
+) -> BuiltRun:
     """Load the data, make task and scenario, and refuse what cannot work.
 
     Args:
         experiment: The settings.
         data: Folder of data files.
         beside: Folder that a relative data path starts from; by default the current one.
+        check_identity: Called with the identity as soon as the data are loaded: other data may not even fit.
 
     Raises:
         SpecError: If the parts do not fit together.
         IncompatibleError: If the scenario cannot serve the method.
     """
+    check_device(experiment.device)
     experiment = locate_data(experiment, beside or Path.cwd(), data)
     dataset = experiment.data.load(data, experiment.seed)
-    if not len(dataset.test):
-        msg = "data: no test samples; hold some rows out (data.holdout)"
-        raise SpecError(msg)
+    data_digest = digest_data(dataset)
+    if check_identity is not None:
+        check_identity(identify(experiment, data_digest))
+    dataset = _split(experiment, dataset)
     scenario = experiment.scenario.on(dataset, experiment.seed)
-    built = BuiltRun(experiment, experiment.task(dataset), scenario, _rounds(experiment, scenario))
+    task, rounds = experiment.task(dataset), _rounds(experiment, scenario)
+    built = BuiltRun(experiment, task, scenario, rounds, data_digest)
     _check(built)
     return built
+
+
+def _split(experiment: Experiment, dataset: Dataset) -> Dataset:
+    """Hold out validation samples if they are wanted, and leave those to evaluate on."""
+    settings, on = experiment.data, experiment.evaluate.on
+    if dataset.validation is None and settings.validation:
+        dataset = with_validation(dataset, settings.validation, experiment.seed)
+    dataset = dataset.evaluated_on(on)
+    if not len(dataset.test):
+        reasons = "".join(f"; {note}" for note in dataset.notes if note.startswith(f"no {on}"))
+        msg = f"data: no {on} samples; hold some rows out (data.{on}){reasons}"
+        raise SpecError(msg)
+    if not len(dataset.train):
+        raise SpecError(f"data: no training samples are left; lower data.{on}")
+    return dataset
+
+
+def check_device(name: str) -> None:
+    """Compute one number on a device.
+
+    Raises:
+        SpecError: If torch does not know the device, or this machine does not have it.
+    """
+    if name == "cpu":
+        return
+    try:
+        torch.ones(1, device=name).sum().item()
+    # Torch raises AssertionError, NotImplementedError and RuntimeError, by the kind of device.
+    except Exception as error:
+        reason = (str(error).strip() or "not available").splitlines()[0].rstrip(". ")
+        raise SpecError(f"device: {name!r} does not work here ({reason}); use cpu") from error
 
 
 def _rounds(experiment: Experiment, scenario: Scenario) -> int:
@@ -84,11 +137,13 @@ def _check(built: BuiltRun) -> None:
     experiment, task, scenario = built.experiment, built.task, built.scenario
     check(experiment.method, scenario, built.rounds)
     experiment.evaluate.check(scenario)
+    check_deletions(experiment.deletions, built.rounds)
     if scenario.remote and any(deletion.rows for deletion in experiment.deletions):
         msg = (
             "deletions.rows: clients are elsewhere, so are their rows; see: chronofed client forget"
         )
         raise SpecError(msg)
+    task.check_size()
     params, buffers = task.initial(experiment.seed)
     check_buffers(experiment.method, buffers)
     one_sample = task.samples(np.zeros(1, dtype=np.int64))

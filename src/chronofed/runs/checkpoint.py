@@ -7,8 +7,9 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -22,25 +23,55 @@ from chronofed.clients.state import (
     named_tensors,
 )
 from chronofed.core import safetensors_io
-from chronofed.core.atomic import write_parts
+from chronofed.core.atomic import remove, write_parts
 from chronofed.core.errors import RunError
 from chronofed.core.safetensors_io import Bytes, OpenFile, Outline, Place, Source
 from chronofed.core.types import Record
 from chronofed.training.loop import Snapshot
 from chronofed.training.traffic import Traffic
 
-FORMAT = "chronofed-checkpoint-2"
+FORMAT = "chronofed-checkpoint-3"
 CLIENT = "client/"
 _CHUNK_BYTES = 1 << 20
 
 
-def save(folder: Path, snapshot: Snapshot, keep: int) -> Path:
-    """Write a checkpoint, then remove all but the latest ``keep``."""
+class FormatError(RunError):
+    """An intact checkpoint of another version of chronofed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPoint:
+    """What a checkpoint says about its run.
+
+    Attributes:
+        records: Size in bytes and digest of every lasting record when the snapshot was taken, by file name.
+        identity: What the run is trained with (:mod:`chronofed.runs.identity`).
+    """
+
+    records: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    identity: Mapping[str, str] = field(default_factory=dict)
+
+
+def save(
+    folder: Path, snapshot: Snapshot, keep: int, point: RunPoint | None = None, forgotten: int = -1
+) -> Path:
+    """Write a checkpoint, then remove all but the latest ``keep``.
+
+    Args:
+        folder: Folder of the checkpoints.
+        snapshot: The snapshot.
+        keep: Number of checkpoints to keep. Those of later rounds do not count: a damaged run went back.
+        point: What the checkpoint says about its run.
+        forgotten: Round of the latest deletion; checkpoints of that many rounds or fewer are removed.
+
+    Returns:
+        The new file.
+    """
     digest = hashlib.blake2b(digest_size=8)
     name = f"{snapshot.round:08d}"
 
     def parts() -> Iterator[bytes | memoryview]:
-        for part in stream(snapshot):
+        for part in stream(snapshot, point):
             digest.update(part)
             yield part
 
@@ -48,18 +79,30 @@ def save(folder: Path, snapshot: Snapshot, keep: int) -> Path:
         return f"{name}-{digest.hexdigest()}.safetensors"
 
     path = write_parts(folder / name, parts(), final)
-    for old in sorted(folder.glob("*.safetensors"))[:-keep]:
-        if old != path:
-            old.unlink(missing_ok=True)
+    older = [old for old in files(folder) if old != path and old.name[:8] <= name]
+    for number, old in enumerate(older, start=1):
+        if number >= keep or old.name[:8] <= f"{forgotten:08d}":
+            remove(old)
     return path
 
 
+def files(folder: Path) -> list[Path]:
+    """Return all checkpoint files, the latest first."""
+    return sorted((path for path in folder.glob("*.safetensors") if path.is_file()), reverse=True)
+
+
 def load_latest(folder: Path) -> tuple[Snapshot | None, list[str]]:
-    """Load the latest intact checkpoint; also return one line for each damaged one that was skipped."""
+    """Load the latest intact checkpoint; also return one line for each damaged one that was skipped.
+
+    Raises:
+        FormatError: If another version of chronofed wrote it.
+    """
     complaints: list[str] = []
-    for path in sorted(folder.glob("*.safetensors"), reverse=True):
+    for path in files(folder):
         try:
             return load(path), complaints
+        except FormatError:
+            raise
         except RunError as error:
             complaints.append(str(error))
     return None, complaints
@@ -71,17 +114,34 @@ def load(path: Path) -> Snapshot:
     The file may be removed meanwhile: it stays open as long as something refers to one of its client states.
 
     Raises:
+        FormatError: If another version of chronofed wrote it.
         RunError: If the file is damaged.
     """
+    return load_with_point(path)[0]
+
+
+def load_with_point(path: Path) -> tuple[Snapshot, RunPoint]:
+    """Load one checkpoint, and what it says about its run; otherwise as :func:`load`."""
     try:
         source = OpenFile(path)
         if path.stem.split("-")[-1] != _digest(_chunks(source)):
             msg = f"checkpoint {path.name} is damaged (its content does not match its digest)"
             raise RunError(msg)
-        return _decode(source)
+        metadata, places = safetensors_io.read_header(source)
+        about = json.loads(metadata["about"])
+        if about["format"] != FORMAT:
+            raise FormatError(_other_format(path, about["format"]))
+        return _decode(source, about, places), RunPoint(**about["run"])
     except (OSError, KeyError, TypeError, ValueError) as error:
         msg = f"checkpoint {path.name} cannot be read: {error}"
         raise RunError(msg) from error
+
+
+def _other_format(path: Path, name: str) -> str:
+    return (
+        f"checkpoint {path} has format {name!r}, and this version of chronofed reads {FORMAT!r}; "
+        "resume with the version that wrote it (environment.json names it)"
+    )
 
 
 def encode(snapshot: Snapshot) -> bytes:
@@ -89,7 +149,7 @@ def encode(snapshot: Snapshot) -> bytes:
     return b"".join(stream(snapshot))
 
 
-def stream(snapshot: Snapshot) -> Iterator[bytes | memoryview]:
+def stream(snapshot: Snapshot, point: RunPoint | None = None) -> Iterator[bytes | memoryview]:
     """Yield the same bytes in parts, with one client state at a time in memory."""
     kept: dict[int, ItemMetadata] = {}
     outlines = [Outline.of(*item) for item in _shared(snapshot)]
@@ -103,21 +163,19 @@ def stream(snapshot: Snapshot) -> Iterator[bytes | memoryview]:
         "traffic": [snapshot.traffic.down_bytes, snapshot.traffic.up_bytes],
         "past": item_metadata(snapshot.past),
         "client_states": kept,
+        "run": asdict(point or RunPoint()),
     }
     yield from safetensors_io.stream(outlines, _Tensors(snapshot), {"about": json.dumps(rest)})
 
 
 def decode(content: bytes) -> Snapshot:
     """Decode what :func:`encode` wrote."""
-    return _decode(Bytes(content))
-
-
-def _decode(source: Source) -> Snapshot:
+    source = Bytes(content)
     metadata, places = safetensors_io.read_header(source)
-    rest = json.loads(metadata["about"])
-    if rest["format"] != FORMAT:
-        msg = f"unknown format {rest['format']!r}"
-        raise ValueError(msg)
+    return _decode(source, json.loads(metadata["about"]), places)
+
+
+def _decode(source: Source, rest: Mapping[str, Any], places: Mapping[str, Place]) -> Snapshot:
     shared = _tree(
         {n: safetensors_io.read(source, p) for n, p in places.items() if not n.startswith(CLIENT)}
     )

@@ -2,7 +2,7 @@
 
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from chronofed.runs.checkpoint import save
+from chronofed.runs.checkpoint import RunPoint, save
 from chronofed.runs.directory import RunDirectory
 from chronofed.training.loop import Snapshot
 
@@ -19,14 +19,14 @@ class CheckpointWriter:
         self._pool = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future[None] | None = None
 
-    def save(self, snapshot: Snapshot, keep: int) -> None:
-        """Wait for the previous checkpoint, then start writing this one.
+    def save(self, snapshot: Snapshot, keep: int, point: RunPoint, forgotten: int = -1) -> None:
+        """Wait for the previous checkpoint, then start writing this one; arguments as in ``checkpoint.save``.
 
         Raises:
             StorageError: If the previous one could not be written.
         """
         self.wait()
-        self._pending = self._pool.submit(self._save, snapshot, keep)
+        self._pending = self._pool.submit(self._save, snapshot, keep, point, forgotten)
 
     def wait(self) -> None:
         """Block until everything is written.
@@ -38,9 +38,9 @@ class CheckpointWriter:
         if pending is not None:
             pending.result()
 
-    def _save(self, snapshot: Snapshot, keep: int) -> None:
+    def _save(self, snapshot: Snapshot, keep: int, point: RunPoint, forgotten: int) -> None:
         self._directory.flush()
-        save(self._directory.checkpoints, snapshot, keep)
+        save(self._directory.checkpoints, snapshot, keep, point, forgotten)
 
     def __enter__(self) -> "CheckpointWriter":
         return self

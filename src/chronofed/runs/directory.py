@@ -3,11 +3,13 @@
 =========================  =====================================================================
 ``spec.toml``              the resolved specification: all that is needed to run it again
 ``environment.json``       versions and machine
+``digests.json``           digests of what it was trained with (data, settings, modules) and of final records
 ``metrics.jsonl``          one line per evaluation; the same bytes however often it was resumed
 ``period_accuracy.jsonl``  accuracy on every client's data sets at every evaluation
 ``round_weights.jsonl``    weights of the present and of each remembered round at every evaluation
 ``times.jsonl``            wall-clock seconds, which differ from run to run
 ``scenario.json``          who holds which classes when, for reports without the data
+``preparation.json``       for a table: how its columns became features and classes
 ``measures.json``          how the user's own measures are shown, for readers without the user's module
 ``engines.jsonl``          the engine and why it was chosen: one line per start or resume
 ``flower.json``            on Flower only: the name under which clients keep their state of this run
@@ -15,27 +17,29 @@
 ``checkpoints/``           the latest snapshots
 ``summary.json``           written last: its presence means that the run is finished
 ``failure.json``           the error that stopped the run, until it is resumed
-``lock``                   held while a process runs the run
+``lock``, ``running``      held while a process runs the run
 =========================  =====================================================================
 """
 
 import json
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from chronofed.core.atomic import append_line, flush, write_atomic
-from chronofed.core.errors import RunError, cannot_write
-from chronofed.runs.lock import is_locked, lock
+from chronofed.core.atomic import append_line, flush, make_folder, remove, write_atomic
+from chronofed.core.errors import RunError
+from chronofed.runs.digests import Digests, digest, file_digest, read_digests
+from chronofed.runs.json_files import read_bytes, read_json, read_lines, whole_lines
+from chronofed.runs.lock import is_running, lock
 from chronofed.training.measure import MeasureDisplay, read_displays
 from chronofed.training.records import RECORDS
 
-# Files with a line for each evaluation.
-RECORD_FILES = ("metrics.jsonl", *(f"{record.name}.jsonl" for record in RECORDS), "times.jsonl")
+# Files with a line for each evaluation, which are the same however often a run was resumed.
+LASTING_FILES = ("metrics.jsonl", *(f"{record.name}.jsonl" for record in RECORDS))
+RECORD_FILES = (*LASTING_FILES, "times.jsonl")
+JSON_FILES = ("summary.json", "scenario.json", "environment.json", "measures.json", "failure.json")
 State = Literal["finished", "running", "stopped", "failed"]
 
 
@@ -46,19 +50,30 @@ class RunDirectory:
     path: Path
 
     @classmethod
-    def create(cls, path: Path, spec: str, environment: Mapping[str, Any]) -> "RunDirectory":
+    def create(
+        cls,
+        path: Path,
+        spec: str,
+        environment: Mapping[str, Any],
+        identity: Mapping[str, str] | None = None,
+    ) -> "RunDirectory":
         """Make the directory of a new run.
+
+        Args:
+            path: The directory.
+            spec: The resolved specification.
+            environment: Versions and machine.
+            identity: What it will be trained with (:mod:`chronofed.runs.identity`).
 
         Raises:
             RunError: If there is a run already.
         """
         run = cls(path)
         run.check_new()
-        try:
-            run.checkpoints.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise cannot_write(path, error) from error
+        make_folder(path)
+        make_folder(run.checkpoints)
         write_atomic(path / "environment.json", _json(environment))
+        Digests(identity or {}, {run.spec_path.name: digest(spec.encode())}).write(path)
         # Written last, because a directory with a specification is a run.
         write_atomic(run.spec_path, spec.encode())
         return run
@@ -122,7 +137,7 @@ class RunDirectory:
         """Finished, running, failed, or stopped for another reason."""
         if (self.path / "summary.json").exists():
             return "finished"
-        if is_locked(self.path / "lock"):
+        if is_running(self.path):
             return "running"
         return "failed" if (self.path / "failure.json").exists() else "stopped"
 
@@ -131,27 +146,65 @@ class RunDirectory:
 
         Raises:
             RunError: If another process is running it.
+            StorageError: If nothing can be written there.
         """
-        return lock(self.path / "lock")
+        return lock(self.path)
+
+    def check_files(self) -> None:
+        """Refuse a folder in the place of a file and the reverse, before anything is touched.
+
+        Raises:
+            RunError: With its name.
+        """
+        if self.checkpoints.exists() and not self.checkpoints.is_dir():
+            raise RunError(f"{self.checkpoints} is not a folder; move it away, then resume")
+        names = (*JSON_FILES, *RECORD_FILES, "engines.jsonl", "digests.json")
+        for path in (
+            *(self.path / name for name in names),
+            *self.checkpoints.glob("*.safetensors"),
+        ):
+            if path.is_dir():
+                raise RunError(f"{path} is a folder; move it away, then resume")
+
+    def digests(self) -> Digests | None:
+        """Return the digests of the run; ``None`` if it has none.
+
+        Raises:
+            RunError: If they are damaged.
+        """
+        return read_digests(self.path)
+
+    def changed_files(self, names: Sequence[str]) -> list[str]:
+        """Return those of some files that changed after they had been written for the last time.
+
+        Raises:
+            RunError: If the digests are damaged.
+        """
+        return (self.digests() or Digests()).changed(self.path, names)
 
     def append(
         self,
         measures: Mapping[str, Any],
         seconds: Mapping[str, float],
         records: Mapping[str, Mapping[str, Any]] | None = None,
-    ) -> None:
+    ) -> dict[str, bytes]:
         """Record one evaluation, and the time by phase since the one before.
 
         Args:
             measures: The line of ``metrics.jsonl``.
             seconds: The time by phase.
             records: Lines of other records by name (:mod:`chronofed.training.records`).
+
+        Returns:
+            The new bytes of every file.
         """
-        for name, line in (records or {}).items():
-            append_line(self.path / f"{name}.jsonl", _json_line(line))
-        append_line(self.path / "metrics.jsonl", _json_line(measures))
         spent = {phase: round(value, 6) for phase, value in seconds.items()}
-        append_line(self.path / "times.jsonl", _json_line({"round": measures["round"], **spent}))
+        lines = {f"{name}.jsonl": _json_line(line) for name, line in (records or {}).items()}
+        lines["metrics.jsonl"] = _json_line(measures)
+        lines["times.jsonl"] = _json_line({"round": measures["round"], **spent})
+        for name, line in lines.items():
+            append_line(self.path / name, line)
+        return {name: line + b"\n" for name, line in lines.items()}
 
     def record_engine(self, about: Mapping[str, Any]) -> None:
         """Record the engine used from some round on."""
@@ -167,12 +220,21 @@ class RunDirectory:
             if (self.path / name).exists():
                 flush(self.path / name)
 
-    def rewind(self, round_: int) -> None:
-        """Drop what was recorded after ``round_``; it will be recorded again."""
-        for name in RECORD_FILES:
-            if (self.path / name).exists():
-                kept = [line for line in self.lines(name) if line["round"] <= round_]
-                write_atomic(self.path / name, b"".join(_json_line(k) + b"\n" for k in kept))
+    def cut(self, sizes: Mapping[str, int]) -> None:
+        """Cut lasting records to some sizes in bytes; a record without one becomes empty."""
+        for name in LASTING_FILES:
+            content = read_bytes(self.path / name)
+            if content is not None and len(content) != sizes.get(name, 0):
+                write_atomic(self.path / name, content[: sizes.get(name, 0)])
+
+    def rewind(self, name: str, round_: int) -> int:
+        """Keep the lines of a record up to a round; return the number of damaged ones that were dropped."""
+        content = read_bytes(self.path / name) or b""
+        found = list(whole_lines(name, content))
+        kept = b"".join(line + b"\n" for line, table in found if table and table["round"] <= round_)
+        if kept != content:
+            write_atomic(self.path / name, kept)
+        return sum(table is None for _, table in found)
 
     def history(self) -> list[dict[str, Any]]:
         """Return all evaluations in order, without a last line that is still being written."""
@@ -186,6 +248,8 @@ class RunDirectory:
         """Record how the user's own measures are shown, if there are any."""
         if displays:
             write_atomic(self.path / "measures.json", _json({"measures": displays}))
+        else:
+            remove(self.path / "measures.json")
 
     def measures(self) -> tuple[MeasureDisplay, ...]:
         """The user's own measures, as readers show them; empty if there are none.
@@ -193,15 +257,19 @@ class RunDirectory:
         Raises:
             RunError: If the file is damaged.
         """
-        return read_displays((self._read_json("measures.json") or {}).get("measures", []))
+        return read_displays((read_json(self.path / "measures.json") or {}).get("measures", []))
 
     def describe_scenario(self, about: Mapping[str, Any]) -> None:
         """Record who holds which classes when; once, because it does not change."""
         write_atomic(self.path / "scenario.json", _json_line(about) + b"\n")
 
+    def describe_preparation(self, content: bytes) -> None:
+        """Record how the columns of a table became features and classes."""
+        write_atomic(self.path / "preparation.json", content)
+
     def scenario(self) -> dict[str, Any]:
         """Return who holds which classes when; empty if it was not recorded."""
-        return self._read_json("scenario.json") or {}
+        return read_json(self.path / "scenario.json") or {}
 
     def fail(self, why: str) -> None:
         """Record the error that stopped the run."""
@@ -209,11 +277,11 @@ class RunDirectory:
 
     def failure(self) -> str:
         """Return the error that stopped the run; empty if there is none."""
-        return str((self._read_json("failure.json") or {}).get("error", ""))
+        return str((read_json(self.path / "failure.json") or {}).get("error", ""))
 
     def clear_failure(self) -> None:
         """Remove the record of an earlier failure, because the run continues."""
-        (self.path / "failure.json").unlink(missing_ok=True)
+        remove(self.path / "failure.json")
 
     def seconds(self) -> dict[str, float]:
         """Return the wall-clock seconds of the recorded rounds by phase, and in ``total``."""
@@ -225,35 +293,25 @@ class RunDirectory:
         return spent
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Mark the run as finished."""
-        write_atomic(self.path / "summary.json", _json(summary))
+        """Mark the run as finished: from now on, its records must not change."""
+        content, known = _json(summary), self.digests() or Digests()
+        records = {name: file_digest(self.path / name) for name in LASTING_FILES}
+        files = {name: found for name, found in records.items() if found}
+        files["summary.json"] = digest(content)
+        Digests(known.identity, {**known.files, **files}).write(self.path)
+        write_atomic(self.path / "summary.json", content)
 
     def summary(self) -> dict[str, Any] | None:
         """Return the summary of a finished run; ``None`` if it is not finished."""
-        return self._read_json("summary.json")
+        return read_json(self.path / "summary.json")
 
     def environment(self) -> dict[str, Any]:
         """Return the versions and the machine that the run was started with."""
-        return self._read_json("environment.json") or {}
-
-    def _read_json(self, name: str) -> dict[str, Any] | None:
-        path = self.path / name
-        if not path.exists():
-            return None
-        content: dict[str, Any] = json.loads(path.read_bytes())
-        return content
+        return read_json(self.path / "environment.json") or {}
 
     def lines(self, name: str) -> Iterator[dict[str, Any]]:
         """Yield the lines of a record, without a last one that is still being written."""
-        path = self.path / name
-        content = path.read_bytes() if path.exists() else b""
-        whole, _, _ = content.rpartition(b"\n")
-        for number, line in enumerate(whole.splitlines(), start=1):
-            try:
-                yield json.loads(line)
-            except ValueError as error:
-                msg = f"{path}, line {number} is damaged; delete the lines from there on and resume"
-                raise RunError(msg) from error
+        return read_lines(self.path / name)
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -261,10 +319,9 @@ def remove_leftovers(folder: Path) -> None:
     # Imported here, because reports read run directories without torch.
     from chronofed.clients.spill import SPILL_PREFIX
 
-    for path in folder.rglob(".*.tmp"):
-        os.unlink(path)
-    for path in folder.glob(f"{SPILL_PREFIX}*/"):
-        shutil.rmtree(path)
+    for pattern in (".*.tmp", "checkpoints/.*.tmp", f"{SPILL_PREFIX}*/"):
+        for path in folder.glob(pattern):
+            remove(path)
 
 
 def _json(content: Mapping[str, Any]) -> bytes:

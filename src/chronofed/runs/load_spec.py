@@ -1,17 +1,19 @@
 """Loading a specification: the TOML file, the overrides of a command line, and the place of its data."""
 
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from chronofed.core.errors import SpecError
+from chronofed.core import toml
+from chronofed.core.errors import RunError, SpecError
+from chronofed.core.paths import expand
 from chronofed.core.spec_io import from_table
 from chronofed.data import registry
 from chronofed.data.client_source.rows import SourceRows
 from chronofed.data.table import Table
+from chronofed.runs.directory import RunDirectory
 from chronofed.runs.spec import Experiment
 
 
@@ -36,26 +38,43 @@ def load(path: Path, overrides: Sequence[str] = (), data: Path | None = None) ->
         raise type(error)(f"{path}: {error}") from error
 
 
+def load_run(directory: RunDirectory, data: Path | None = None) -> Experiment:
+    """Load the specification of a run, which must be as it was written.
+
+    Raises:
+        RunError: If it was changed or is damaged.
+        SpecError: If it cannot be served any more: its data or the user's own modules are gone.
+    """
+    spec = directory.spec_path
+    try:
+        changed = directory.changed_files([spec.name])
+    except RunError:
+        # Without digests, the checkpoint tells whether settings changed.
+        changed = []
+    try:
+        toml.load(spec)
+    except SpecError as error:
+        msg = f"{error}; the file is damaged: restore it, or make the run again from its original spec"
+        raise RunError(msg) from error
+    if changed:
+        raise RunError(
+            f"{spec} was changed after the run had begun; undo the change to resume, or start over with it: "
+            f"chronofed run {spec} -o NEW"
+        )
+    return load(spec, data=data)
+
+
 def load_settings(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     """Load a specification file whose data may be on another machine."""
-    table = _read(path)
+    table = toml.load(path)
     for override in overrides:
         _apply(table, override)
     try:
         return from_table(table, Experiment)
     except SpecError as error:
         raise type(error)(f"{path}: {error}") from error
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        msg = f"{path}: {(error.strerror or str(error)).lower()}"
-        raise SpecError(msg) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        msg = f"{path}: not valid TOML: {error}"
-        raise SpecError(msg) from error
+    except RecursionError:
+        raise SpecError(f"{path}: settings are nested too deeply") from None
 
 
 def _apply(table: dict[str, Any], override: str) -> None:
@@ -75,8 +94,8 @@ def _apply(table: dict[str, Any], override: str) -> None:
 
 def _toml_value(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return toml.loads(f"value = {text}")["value"]
+    except ValueError:
         return text
 
 
@@ -104,9 +123,13 @@ def locate_data(experiment: Experiment, beside: Path, data: Path | None) -> Expe
 
 
 def _found(where: str, name: str, folders: Sequence[Path]) -> str:
-    given = Path(name).expanduser()
-    for folder in folders:
-        if (folder / given).exists():
-            return str((folder / given).resolve())
+    try:
+        given = expand(name)
+        for folder in folders:
+            if (folder / given).exists():
+                return str((folder / given).resolve())
+    # A name that is too long, a null character.
+    except (OSError, ValueError) as error:
+        raise SpecError(f"{where}: {name!r} cannot be a path: {error}") from error
     searched = ", ".join(map(str, folders))
     raise SpecError(f"{where}: no file {given} in {searched}; give its folder with --data")

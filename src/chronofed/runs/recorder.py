@@ -1,12 +1,15 @@
 """Recording a run: evaluations, seconds and checkpoints."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from chronofed.clients.deletion import last_deletion
 from chronofed.core.timing import PhaseTimer
 from chronofed.runs.built import BuiltRun
+from chronofed.runs.checkpoint import RunPoint
 from chronofed.runs.checkpoint_writer import CheckpointWriter
 from chronofed.runs.directory import RunDirectory
+from chronofed.runs.record_digests import RecordDigests
 from chronofed.runs.tracking import Guarded
 from chronofed.training.evaluation import Evaluator
 from chronofed.training.loop import Snapshot
@@ -35,6 +38,12 @@ class Recorder:
     writer: CheckpointWriter
     wait_for_writes: bool
     _since: float = 0.0
+    _digests: RecordDigests = field(init=False)
+    _identity: dict[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._digests = RecordDigests(self.directory)
+        self._identity = self.built.identity
 
     def start_clock(self) -> None:
         """Start to measure the time until the first evaluation."""
@@ -46,8 +55,11 @@ class Recorder:
         measures = None
         if settings.evaluate.due(snapshot.round, rounds):
             measures = self._evaluate(snapshot)
-        if snapshot.round % settings.checkpoint.every == 0 or snapshot.round == rounds:
-            self._save(snapshot, settings.checkpoint.keep)
+        forgotten = last_deletion(settings.deletions, snapshot.round)
+        # Older checkpoints may hold what a deletion has just removed: replace them at once.
+        due = snapshot.round in (rounds, forgotten + 1)
+        if due or snapshot.round % settings.checkpoint.every == 0:
+            self._save(snapshot, forgotten)
         return measures
 
     def _evaluate(self, snapshot: Snapshot) -> Measures:
@@ -55,13 +67,14 @@ class Recorder:
             found = self.evaluator(snapshot)
         now = time.perf_counter()
         seconds = {"total": now - self._since, **self.timer.drain()}
-        self.directory.append(found.measures, seconds, found.records)
+        self._digests.add(self.directory.append(found.measures, seconds, found.records))
         self.tracker.log(snapshot.round, found.measures)
         self._since = now
         return found.measures
 
-    def _save(self, snapshot: Snapshot, keep: int) -> None:
+    def _save(self, snapshot: Snapshot, forgotten: int) -> None:
+        point = RunPoint(self._digests.now(), self._identity)
         with self.timer("write"):
-            self.writer.save(snapshot, keep)
+            self.writer.save(snapshot, self.built.experiment.checkpoint.keep, point, forgotten)
             if self.wait_for_writes:
                 self.writer.wait()

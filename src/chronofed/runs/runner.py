@@ -1,9 +1,9 @@
 """Running an experiment in a run directory, from the start or from its latest checkpoint."""
 
-import logging
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -11,24 +11,26 @@ from chronofed.clients.cache import StateCache
 from chronofed.core.errors import ChronofedError, RunError, StorageError
 from chronofed.core.spec_io import to_table
 from chronofed.core.timing import PhaseTimer
+from chronofed.core.user_code import user_frames_only
 from chronofed.engines.base import ManagedEngine
 from chronofed.models.classification import Classification
 from chronofed.runs.built import BuiltRun, build
-from chronofed.runs.checkpoint import load_latest
 from chronofed.runs.checkpoint_writer import CheckpointWriter
-from chronofed.runs.directory import RunDirectory, remove_leftovers
+from chronofed.runs.directory import RunDirectory
 from chronofed.runs.environment import environment
-from chronofed.runs.load_spec import load
+from chronofed.runs.identity import ChangedError
+from chronofed.runs.load_spec import load_run
 from chronofed.runs.recorder import Recorder
+from chronofed.runs.rehearsal import rehearse
+from chronofed.runs.restore import apply, check_identity, find_start, finished_summary
 from chronofed.runs.spec import Experiment, on_engine
 from chronofed.runs.tracking import Guarded, TrackedRun, find_tracker
+from chronofed.training.divergence import check_loss
 from chronofed.training.evaluation import Evaluator
 from chronofed.training.loop import Snapshot
 from chronofed.training.loop import run as run_rounds
 from chronofed.training.scenario_summary import describe
 from chronofed.training.summary import Measures, summarise
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ def run(
     """
     directory = RunDirectory(path)
     if directory.exists:
-        settings = on_engine(load(directory.spec_path, data=data), None, workers)
+        settings = on_engine(load_run(directory, data), None, workers)
         return resume(directory, data, experiment=settings, on_round=on_round)
     built = build(experiment, data)
     directory = create(built, path)
@@ -96,12 +98,15 @@ def create(built: BuiltRun, path: Path, *, remote: bool = False) -> RunDirectory
     Raises:
         IncompatibleError: If clients are remote and the engine is not.
         RunError: If the directory holds a run already.
+        UserCodeError: If a part of the user fails in the rehearsal.
     """
     if not remote:
         built.scenario.check_here()
     if built.experiment.track:
         find_tracker(built.experiment.track)
-    return RunDirectory.create(path, built.experiment.resolved(), environment())
+    RunDirectory(path).check_new()
+    rehearse(built)
+    return RunDirectory.create(path, built.experiment.resolved(), environment(), built.identity)
 
 
 def resume(
@@ -129,8 +134,12 @@ def resume(
         RunError: If another process is running it, or its clients are on other machines.
         StorageError: If something cannot be written; the run can be resumed later.
     """
-    settings = experiment or load(directory.spec_path, data=data)
-    return _finish(directory, lambda: build(settings, data), on_round, engine_factory)
+    settings = experiment or load_run(directory, data)
+
+    def build_again() -> BuiltRun:
+        return build(settings, data, check_identity=partial(check_identity, directory))
+
+    return _finish(directory, build_again, on_round, engine_factory)
 
 
 def proceed(
@@ -151,22 +160,39 @@ def _finish(
     engine_factory: EngineFactory | None,
 ) -> dict[str, Any]:
     """Lock the directory, train unless the run is finished, and record a failure."""
+    # Before the lock, which needs permission to write.
+    summary, _ = finished_summary(directory)
+    if summary is not None:
+        return summary
     with directory.lock():
-        summary = directory.summary()
+        summary, damage = finished_summary(directory)
         if summary is not None:
             return summary
+        directory.check_files()
         if directory.remote != (engine_factory is not None) and directory.has_checkpoint:
             raise RunError(_wrong_machine(directory))
-        remove_leftovers(directory.path)
-        directory.clear_failure()
-        try:
-            return _train(directory, build_once(), on_round, engine_factory)
-        except StorageError as error:
-            msg = f"{error}, then continue with: chronofed resume {directory.path}"
-            raise StorageError(msg) from error
-        except ChronofedError as error:
-            directory.fail(str(error))
-            raise
+        with _recording_failures(directory), user_frames_only():
+            built = build_once()
+        start = find_start(directory, built.identity)
+        if damage:
+            start.complaints.append(damage)
+        with _recording_failures(directory):
+            apply(start, directory, built.identity)
+            return _train(directory, built, start.snapshot, on_round, engine_factory)
+
+
+@contextmanager
+def _recording_failures(directory: RunDirectory) -> Iterator[None]:
+    try:
+        yield
+    except StorageError as error:
+        msg = f"{error}, then continue with: chronofed resume {directory.path}"
+        raise StorageError(msg) from error
+    except ChangedError:
+        raise
+    except ChronofedError as error:
+        directory.fail(str(error))
+        raise
 
 
 def _wrong_machine(directory: RunDirectory) -> str:
@@ -185,18 +211,20 @@ def _wrong_machine(directory: RunDirectory) -> str:
 def _train(
     directory: RunDirectory,
     built: BuiltRun,
+    latest: Snapshot | None,
     on_round: OnRound,
     engine_factory: EngineFactory | None,
 ) -> dict[str, Any]:
-    """Train from the latest checkpoint to the last round, and write the summary."""
+    """Train from a snapshot to the last round, and write the summary."""
     experiment, timer = built.experiment, PhaseTimer()
-    latest = _restore(directory)
     done = latest.round if latest else 0
-    if not directory.scenario():
-        directory.describe_scenario(describe(built.scenario, built.task.data, built.rounds))
+    if built.task.data.preparation is not None:
+        directory.describe_preparation(built.task.data.preparation.to_json())
+    directory.describe_scenario(describe(built.scenario, built.task.data, built.rounds))
     own = experiment.evaluate.own_measures()
     directory.describe_measures([measure.display() for measure in own])
-    engine, workers = _make_engine(directory, built, timer, done, engine_factory)
+    with user_frames_only():
+        engine, workers = _make_engine(directory, built, timer, done, engine_factory)
     tracker = Guarded(find_tracker(experiment.track) if experiment.track else None)
     tracker.start(TrackedRun(directory.path, to_table(experiment), done, built.rounds))
     with closing(engine), CheckpointWriter(directory) as writer:
@@ -210,21 +238,16 @@ def _train(
         on_round(Progress(done, built.rounds, None))
         recorder.start_clock()
         for snapshot in snapshots:
-            on_round(Progress(snapshot.round, built.rounds, recorder.record(snapshot)))
-    summary = summarise(directory.history(), own) | _seconds(directory)
+            with user_frames_only():
+                measures = recorder.record(snapshot)
+            on_round(Progress(snapshot.round, built.rounds, measures))
+            check_loss(measures, len(built.task.data.classes))
+    history = directory.history()
+    check_loss(history[-1] if history else None, len(built.task.data.classes))
+    summary = summarise(history, own) | _seconds(directory)
     directory.finish(summary)
     tracker.finish(summary)
     return summary
-
-
-def _restore(directory: RunDirectory) -> Snapshot | None:
-    """Load the latest intact checkpoint and drop the records written after it."""
-    latest, complaints = load_latest(directory.checkpoints)
-    done = latest.round if latest else 0
-    for complaint in complaints:
-        logger.warning("%s; resuming from round %d", complaint, done)
-    directory.rewind(done)
-    return latest
 
 
 def _make_engine(
@@ -261,8 +284,9 @@ def _evaluator(
 def _snapshots(
     built: BuiltRun, engine: ManagedEngine, start: Snapshot | None, timer: PhaseTimer
 ) -> Iterator[Snapshot]:
+    """Train round by round. Errors of the caller's ``on_round`` pass as they are."""
     settings = built.experiment
-    return run_rounds(
+    snapshots = run_rounds(
         settings.method,
         built.scenario,
         engine.task,
@@ -275,6 +299,8 @@ def _snapshots(
         timer=timer,
         checked=True,
     )
+    with user_frames_only():
+        yield from snapshots
 
 
 def _seconds(directory: RunDirectory) -> dict[str, float]:

@@ -3,12 +3,13 @@
 import hashlib
 import json
 import sys
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from chronofed.clients.deletion import Deletion
 from chronofed.core import toml
+from chronofed.core.bounds import MOST_WORKERS
 from chronofed.core.config import Config, Count, Natural, Positive
 from chronofed.core.errors import SpecError
 from chronofed.core.spec_io import to_table
@@ -26,6 +27,10 @@ from chronofed.training.evaluation import Evaluate
 
 FOREVER = sys.maxsize
 """Number of rounds of a run without end."""
+NO_RESULT = ("name", "checkpoint", "engine", "workers", "state_cache_mb", "device", "track")
+"""Settings that do not decide the result."""
+
+Workers = Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS)]
 
 
 class Checkpoint(Config):
@@ -80,7 +85,7 @@ class Experiment(Config):
     checkpoint: Checkpoint = Checkpoint()
     deletions: tuple[Deletion, ...] = ()
     engine: str = AUTO
-    workers: Count | None = None
+    workers: Workers | None = None
     state_cache_mb: Positive | None = None
     device: str = "cpu"
     track: str | None = None
@@ -107,7 +112,7 @@ class Experiment(Config):
     def fingerprint(self) -> str:
         """Hash everything that decides the result: not the name, the checkpoints or the engine."""
         content = to_table(self)
-        for key in ("name", "checkpoint", "engine", "workers", "state_cache_mb", "device", "track"):
+        for key in NO_RESULT:
             content.pop(key, None)
         text = json.dumps(content, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
@@ -117,12 +122,13 @@ def on_engine(experiment: Experiment, engine: str | None, workers: int | None) -
     """Replace the engine and the number of workers of an experiment, where they are given.
 
     Raises:
-        SpecError: If the number of workers is below 1.
+        SpecError: If the number of workers is out of range.
     """
-    if workers is not None and workers < 1:
-        raise SpecError(f"--workers: expected a number >= 1, not {workers}")
+    if workers is not None and not 1 <= workers <= MOST_WORKERS:
+        bound = "a number >= 1" if workers < 1 else f"at most {MOST_WORKERS}"
+        raise SpecError(f"--workers: expected {bound}, not {workers}")
     return msgspec.structs.replace(
         experiment,
-        engine=engine or experiment.engine,
-        workers=workers or experiment.workers,
+        engine=experiment.engine if engine is None else engine,
+        workers=experiment.workers if workers is None else workers,
     )

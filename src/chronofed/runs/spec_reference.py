@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from chronofed.core import toml
+from chronofed.core.bounds import LARGEST, LARGEST_COUNT, LARGEST_INTEGER, LONGEST_S
 from chronofed.core.config import Config, Kind, is_alternative, kind_of
 from chronofed.core.spec_io import alternatives
 from chronofed.data.client_source import Source
@@ -33,6 +34,8 @@ BOUNDS = {
     "le": "<= {}",
     "min_length": "at least {} long",
 }
+# Bounds that all numbers have are told once, at the top of the reference.
+UNTOLD = (None, LARGEST, -LARGEST, LARGEST_COUNT, LARGEST_INTEGER, -LARGEST_INTEGER, LONGEST_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,7 @@ def type_words(hint: Any) -> str:
 def _words(hint: Any) -> str:
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        return " ".join([_words(parts[0]), *(_range(meta) for meta in parts[1:])])
+        return " ".join(filter(None, [_words(parts[0]), *map(_range, parts[1:])]))
     if origin is Literal:
         return " or ".join(f'``"{part}"``' for part in parts)
     if origin is tuple and parts[1:] == (...,):
@@ -162,7 +165,7 @@ def _words(hint: Any) -> str:
 
 def _range(meta: msgspec.Meta) -> str:
     bounds = ((text, getattr(meta, name)) for name, text in BOUNDS.items())
-    return " and ".join(text.format(bound) for text, bound in bounds if bound is not None)
+    return " and ".join(text.format(bound) for text, bound in bounds if bound not in UNTOLD)
 
 
 def _default(field: msgspec.structs.FieldInfo) -> str:

@@ -5,7 +5,6 @@ specification names it as ``track = "package.module:factory"``. It receives ever
 the run: an exception is logged once, and the run continues without the tracker.
 """
 
-import importlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from chronofed.core.errors import ChronofedError, SpecError
+from chronofed.core.user_code import import_name, user_code
 from chronofed.training.summary import Measures
 
 logger = logging.getLogger(__name__)
@@ -68,15 +68,12 @@ def find_tracker(name: str) -> Tracker:
         from chronofed.runs.tensorboard import TensorBoard
 
         return TensorBoard()
-    module, colon, attribute = name.partition(":")
-    if not colon:
+    if ":" not in name:
         msg = f"track: unknown value {name!r}; use 'tensorboard' or 'package.module:factory'"
         raise SpecError(msg)
-    try:
-        tracker = getattr(importlib.import_module(module), attribute)()
-    except (ImportError, AttributeError, TypeError) as error:
-        msg = f"track: cannot make {name!r}: {error}"
-        raise SpecError(msg) from error
+    factory = import_name(name, "track", "cannot make")
+    with user_code(f"track: cannot make {name!r}"):
+        tracker = factory()
     if not isinstance(tracker, Tracker):
         msg = f"track: {name!r} makes a {type(tracker).__name__}, which lacks start, log or finish"
         raise SpecError(msg)

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 import msgspec
 import numpy as np
 
+from chronofed.core.bounds import LARGEST_INTEGER
 from chronofed.core.config import Count, Kind, Natural
 from chronofed.core.errors import SpecError
 from chronofed.core.seeds import numpy_generator
@@ -15,7 +16,7 @@ from chronofed.scenarios.base import Indices
 NEVER = -1
 
 Probability = Annotated[float, msgspec.Meta(gt=0, le=1)]
-Span = tuple[Natural, Natural, Annotated[int, msgspec.Meta(ge=NEVER)]]
+Span = tuple[Natural, Natural, Annotated[int, msgspec.Meta(ge=NEVER, le=LARGEST_INTEGER)]]
 
 
 class Membership(Kind):

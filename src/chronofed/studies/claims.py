@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from chronofed.core.config import Kind, NonNegative, Positive
+from chronofed.core.config import Kind, NonNegative, Number, Positive
 
 Some = Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
 
@@ -22,7 +22,7 @@ class Claim(Kind, kw_only=True):
 
     says: str
     measure: str = "best5"
-    factor: float = 100.0
+    factor: Number = 100.0
     lower_is_better: bool = False
     columns: tuple[str, ...] = ()
 
@@ -33,7 +33,7 @@ class Beats(Claim, tag="beats"):
     Attributes:
         better: The better rows.
         worse: The others.
-        margin: Least mean difference.
+        margin: The difference is tested against this: each better row must lead by more, beyond chance.
     """
 
     better: Some
@@ -73,7 +73,7 @@ class Alike(Claim, tag="alike"):
     Attributes:
         rows: The rows.
         other: The number to compare with ``measure``.
-        tolerance: Largest mean difference.
+        tolerance: Largest difference, in either direction; two one-sided tests must exclude more than this.
     """
 
     rows: Some

@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import Any, TypeAlias
 
 from chronofed.core.errors import ChronofedError
-from chronofed.engines.processes import end_with_parent
+from chronofed.engines.processes import end_with_parent, start
 from chronofed.runs import runner
 from chronofed.runs.spec import Experiment
 
@@ -146,7 +146,7 @@ def _start(number: int, run: GridRun, data: Path | None) -> _Worker:
     here, there = context.Pipe(duplex=False)
     level = logging.getLogger("chronofed").getEffectiveLevel()
     process = context.Process(target=_work, args=(there, run, data, level))
-    process.start()
+    start(process)
     there.close()
     return _Worker(number, process, here)
 

@@ -1,10 +1,10 @@
 """Loading recipes: those that come with chronofed, and files."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from chronofed.core import toml
 from chronofed.core.errors import SpecError
 from chronofed.core.spec_io import from_table
 from chronofed.studies.claims import Claim
@@ -51,13 +51,10 @@ def _whole(name: str) -> dict[str, Any]:
 
 def _table(name: str) -> dict[str, Any]:
     path = Path(name) if _is_file(name) else SHIPPED / f"{name}.toml"
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         known = ", ".join(path.stem for path in sorted(SHIPPED.glob("*.toml")))
-        raise SpecError(f"no recipe '{name}'; there are: {known}; or give a .toml file") from None
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: {error}") from error
+        raise SpecError(f"no recipe '{name}'; there are: {known}; or give a .toml file")
+    return toml.load(path)
 
 
 def _is_file(name: str) -> bool:

@@ -1,4 +1,8 @@
-"""Tuning settings with Optuna: every trial is an ordinary run, and a bad one is stopped early."""
+"""Tuning settings with Optuna: every trial is an ordinary run, and a bad one is stopped early.
+
+Trials are scored on validation rows, which are taken from the training rows. Test rows are left out of the
+data of a trial altogether, so that they can still say how good the chosen settings are.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,8 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from chronofed.core.atomic import make_folder, write_atomic
-from chronofed.core.errors import DivergedError, MissingExtraError, SpecError
+from chronofed.core.errors import DivergedError, MissingExtraError, RunError, SpecError
+from chronofed.data.dataset import EvaluateOn
 from chronofed.runs import runner
+from chronofed.runs.directory import RunDirectory
 from chronofed.runs.load_spec import load
 from chronofed.runs.spec import Experiment
 from chronofed.studies.study import Study
@@ -23,7 +29,10 @@ LOG_SCALE_RATIO = 10
 """A range whose ends differ by at least this factor is searched on a logarithmic scale."""
 STARTUP_TRIALS = 5
 """Trials to finish before any is stopped early."""
+VALIDATION_SHARE = 0.2
+"""Share of the training rows that trials are scored on, if the specification has none for it."""
 DIVERGED = "diverged"
+SCORED_ON = "scored_on"
 
 OnRound: TypeAlias = Callable[[int, runner.Progress], None]
 
@@ -122,6 +131,7 @@ class Sweep:
         data: Folder of data files.
         measure: The number of the summary to maximise.
         seeds: The value of a trial is its mean over these seeds.
+        on: Rows that trials are scored on. The ``test`` rows cannot be used to judge the result any more.
     """
 
     spec: Path
@@ -131,6 +141,7 @@ class Sweep:
     data: Path | None = None
     measure: str = "anytime"
     seeds: Sequence[int] = (0,)
+    on: EvaluateOn = "validation"
 
     def check(self) -> None:
         """Check every option and both ends of every range before anything runs.
@@ -138,20 +149,43 @@ class Sweep:
         Raises:
             SpecError: If a value is impossible, or a setting unknown.
         """
+        if any(each.key == "evaluate.on" for each in self.ranges):
+            raise SpecError("--vary evaluate.on: all trials must be scored on the same rows")
         ends = [each.extremes for each in self.ranges]
         for values in zip_longest(*ends):
             self.experiment([v or e[0] for v, e in zip(values, ends, strict=True)])
 
     def save(self, trial: Trial) -> Path:
-        """Write the whole specification of a trial to ``best.toml``."""
-        values = [str(trial.settings[each.key]) for each in self.ranges]
-        best = msgspec.structs.replace(self.experiment(values), seed=self.seeds[0])
+        """Write the specification of a trial to ``best.toml``, with its own split of the data."""
+        best = self._loaded([str(trial.settings[each.key]) for each in self.ranges])
         path = self.folder / "best.toml"
-        write_atomic(path, best.resolved().encode())
+        value = f"{self.measure} = {trial.value!r} on {self._rows(self._scored(best))}"
+        content = msgspec.structs.replace(best, seed=self.seeds[0]).resolved()
+        write_atomic(path, f"# Chosen by chronofed sweep: {value}.\n{content}".encode())
         return path
 
     def experiment(self, values: Sequence[str]) -> Experiment:
-        """Load the specification with a value for every range."""
+        """Load the specification with a value for every range, to be scored on the rows of this sweep."""
+        return self._scored(self._loaded(values))
+
+    def scored_on(self) -> str:
+        """Say in a few words what trials are scored on."""
+        return self._rows(self.experiment([each.extremes[0] for each in self.ranges]))
+
+    def _scored(self, experiment: Experiment) -> Experiment:
+        """Evaluate on the rows of this sweep; hold out validation rows if there are none."""
+        data = experiment.data
+        if self.on == "validation" and not data.validation:
+            data = msgspec.structs.replace(data, validation=VALIDATION_SHARE)
+        evaluate = msgspec.structs.replace(experiment.evaluate, on=self.on)
+        return msgspec.structs.replace(experiment, data=data, evaluate=evaluate)
+
+    def _rows(self, experiment: Experiment) -> str:
+        if self.on == "test":
+            return "test rows, which cannot judge the result any more"
+        return f"validation rows ({experiment.data.validation:g} of the training rows)"
+
+    def _loaded(self, values: Sequence[str]) -> Experiment:
         changes = [f"{each.key}={value}" for each, value in zip(self.ranges, values, strict=True)]
         return load(self.spec, [*self.overrides, *changes], self.data)
 
@@ -167,24 +201,54 @@ class Sweep:
 
         Raises:
             MissingExtraError: If Optuna is not installed.
+            RunError: If Optuna's database is damaged.
         """
-        optuna = _optuna()
-        make_folder(self.folder)
-        study = optuna.create_study(
-            direction="maximize",
-            storage=f"sqlite:///{self.folder / 'sweep.db'}",
-            study_name="sweep",
-            load_if_exists=True,
-            pruner=optuna.pruners.MedianPruner(n_startup_trials=STARTUP_TRIALS),
-        )
-        # Seeded by the trials so far, so that a continued search does not repeat its numbers.
-        study.sampler = optuna.samplers.TPESampler(seed=len(study.trials))
+        optuna, study = _optuna(), self.open()
         self._requeue(study)
-        left = trials - sum(trial.state.is_finished() for trial in study.trials if not _lost(trial))
-        study.optimize(
-            lambda trial: self._value(trial, on_round), max(0, left), catch=(DivergedError,)
-        )
+        for number in range(len(ranked(study)), trials):
+            # Seeded by the trials before it, so that a search that was stopped continues with the same values.
+            study.sampler = optuna.samplers.TPESampler(seed=number)
+            study.optimize(lambda trial: self._value(trial, on_round), 1, catch=(DivergedError,))
         return ranked(study)
+
+    def open(self) -> "optuna.Study":
+        """Make the folder and the database, or open those of an earlier call.
+
+        Raises:
+            MissingExtraError: If Optuna is not installed.
+            RunError: If Optuna's database is damaged.
+            SpecError: If earlier trials were scored on other rows.
+        """
+        library = _optuna()
+        make_folder(self.folder)
+        database = self.folder / "sweep.db"
+        try:
+            study: optuna.Study = library.create_study(
+                direction="maximize",
+                storage=f"sqlite:///{database}",
+                study_name="sweep",
+                load_if_exists=True,
+                pruner=library.pruners.MedianPruner(n_startup_trials=STARTUP_TRIALS),
+            )
+        # Errors of SQLAlchemy, which only Optuna imports, and Optuna's own.
+        except Exception as error:
+            reason = str(error).partition("\n")[0]
+            msg = f"{database}: cannot be read ({reason}); move it away, or choose another -o"
+            raise RunError(msg) from error
+        self._check_rows(study)
+        return study
+
+    def _check_rows(self, study: "optuna.Study") -> None:
+        """Record what the trials are scored on; refuse to go on with other rows.
+
+        Raises:
+            SpecError: If earlier trials were scored on other rows.
+        """
+        before = study.user_attrs.get(SCORED_ON, "test") if study.trials else self.on
+        if before != self.on:
+            msg = f"{self.folder}: its trials were scored on {before} rows; choose another folder (-o)"
+            raise SpecError(msg)
+        study.set_user_attr(SCORED_ON, self.on)
 
     def _requeue(self, study: "optuna.Study") -> None:
         """Queue again the trials that were running when an earlier call was stopped; their runs resume."""
@@ -215,21 +279,54 @@ class Sweep:
         self, experiment: Experiment, trial: "optuna.Trial", on_round: OnRound
     ) -> dict[str, Any]:
         """Run one seed of a trial."""
-        prunable = experiment.seed == self.seeds[0]
+        path = Study(self.folder, self.data).path(experiment)
+        reporter = _Reporter(trial, RunDirectory(path), experiment.seed == self.seeds[0])
 
         def report(at: runner.Progress) -> None:
             on_round(trial.number, at)
-            if prunable and at.measures is not None and at.round < at.rounds:
-                trial.report(float(at.measures["test_accuracy"]), at.round)
-                if trial.should_prune():
-                    raise _optuna().TrialPruned
+            reporter(at)
 
-        path = Study(self.folder, self.data).path(experiment)
         try:
-            return runner.run(experiment, path, self.data, on_round=report)
+            summary = runner.run(experiment, path, self.data, on_round=report)
         except DivergedError:
             trial.set_user_attr(DIVERGED, True)
             raise
+        reporter.catch_up(summary["rounds"], summary["rounds"])
+        return summary
+
+
+@dataclass(slots=True)
+class _Reporter:
+    """Reports the accuracies of a run to its trial, also those of an earlier call that was stopped.
+
+    Attributes:
+        trial: The trial.
+        directory: The run.
+        prunable: Whether anything is reported, and the trial may be stopped early.
+    """
+
+    trial: "optuna.Trial"
+    directory: RunDirectory
+    prunable: bool
+    _reported: int = -1
+
+    def __call__(self, at: runner.Progress) -> None:
+        """Report what is new, and stop the trial if it is worse than others."""
+        # No evaluation, and not the start either, when there may be some of an earlier call.
+        if at.measures is None and self._reported >= 0:
+            return
+        self.catch_up(at.round, at.rounds)
+        if self.prunable and self.trial.should_prune():
+            raise _optuna().TrialPruned
+
+    def catch_up(self, done: int, rounds: int) -> None:
+        """Report all evaluations of the first ``done`` rounds, but for that of the last round of the run."""
+        if not self.prunable or done == self._reported:
+            return
+        for line in self.directory.history():
+            if self._reported < line["round"] <= done and line["round"] < rounds:
+                self.trial.report(float(line["test_accuracy"]), line["round"])
+        self._reported = done
 
 
 def ranked(study: "optuna.Study") -> list[Trial]:

@@ -1,6 +1,13 @@
 """Views: ways to show a recipe's results."""
 
-from chronofed.core.config import Count, Kind
+from typing import Annotated
+
+import msgspec
+
+from chronofed.core.config import Count, Kind, Natural, Number
+
+# More decimals than a float has mean nothing.
+Digits = Annotated[int, msgspec.Meta(ge=0, le=17)]
 
 
 class View(Kind):
@@ -17,8 +24,8 @@ class SummaryTable(View, tag="summary-table"):
     """
 
     measure: str = "best5"
-    factor: float = 100.0
-    digits: int = 2
+    factor: Number = 100.0
+    digits: Digits = 2
 
 
 class Curves(View, tag="curves"):
@@ -34,9 +41,9 @@ class Curves(View, tag="curves"):
 
     measure: str = "test_accuracy"
     label: str = "test accuracy, %"
-    factor: float = 100.0
+    factor: Number = 100.0
     window: Count = 1
-    zoom: tuple[int, int] | None = None
+    zoom: tuple[Natural, Natural] | None = None
 
 
 class TwoAxes(View, tag="two-axes"):
@@ -54,7 +61,7 @@ class TwoAxes(View, tag="two-axes"):
     right: str
     label: str
     labels: tuple[str, str]
-    factors: tuple[float, float] = (1.0, 1.0)
+    factors: tuple[Number, Number] = (1.0, 1.0)
 
 
 class Pairs(View, tag="pairs"):

@@ -10,13 +10,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chronofed.core.config import Config, Count, Natural
-from chronofed.core.errors import ChronofedError, SpecError
+from chronofed.core.errors import ChronofedError, SpecError, UserCodeError
 from chronofed.core.seeds import numpy_generator
+from chronofed.core.user_code import in_one_line, user_traceback
+from chronofed.data.dataset import EvaluateOn
 from chronofed.engines.base import one_thread
 from chronofed.methods.method import Method
 from chronofed.models.classification import Classification, Score
 from chronofed.scenarios.base import Scenario
 from chronofed.training.drift import drift_measures
+from chronofed.training.followed_pairs import FollowedPairs
 from chronofed.training.loop import Snapshot
 from chronofed.training.measure import Measure
 from chronofed.training.measures import BY_KEY, MEASURES, load_measures
@@ -26,8 +29,8 @@ from chronofed.training.round_weights import round_weights
 from chronofed.training.scoring import Scorer
 from chronofed.training.summary import Measures
 
-# Pairs of client and data set up to which "auto" follows each of them.
-MOST_PERIODS = 3000
+# Pairs of client and data set that "auto" follows at most.
+MOST_PAIRS = 3000
 
 
 class Evaluate(Config):
@@ -35,11 +38,14 @@ class Evaluate(Config):
 
     Attributes:
         every: Rounds between evaluations; the last round is always evaluated.
+        on: Rows to evaluate on: ``test``, or ``validation`` while you choose settings. In the names of measures
+            ``test`` then means these rows, and the test rows are not used at all.
         seen: Evaluate on at most so many of the training samples seen so far, drawn anew each time; 0 for
             none. The number used is recorded as ``seen_samples``.
-        periods: Follow the accuracy on every client and data set, from which forgetting and backward transfer
-            are computed. Costs no pass over data, but a few bytes a pair in the record; ``auto`` does it for
-            returning clients with at most 3000 pairs.
+        periods: Follow the accuracy by client and data set, from which forgetting and backward transfer are
+            computed. Costs no pass over data, but a few bytes a pair in the record. ``auto`` does it for
+            returning clients, and of more than 3000 pairs follows a random sample of 3000; ``on`` follows
+            all. How many is recorded as ``followed_pairs`` and ``seen_pairs``.
         past: Measure client drift, time drift and information loss on so many of the latest data sets of
             every client (a simulation knows them); 0 for not at all. Price: for each of them one gradient of
             its data and one of what is kept of it.
@@ -50,6 +56,7 @@ class Evaluate(Config):
     """
 
     every: Count = 1
+    on: EvaluateOn = "test"
     seen: Natural = 2000
     periods: Literal["auto", "on", "off"] = "auto"
     past: Natural = 0
@@ -145,14 +152,17 @@ class EvaluationContext:
 
     @cached_property
     def periods(self) -> dict[str, Any]:
-        """The accuracy on every client and data set; empty where these are not followed."""
+        """The accuracy by client and data set; empty where nothing was measured."""
         return self._evaluator.follow_periods(self.snapshot, self.test)
 
     @cached_property
     def by_period(self) -> dict[str, float]:
-        """Forgetting and backward transfer."""
-        _ = self.periods
-        return self._evaluator.accuracy_history.measures()
+        """Forgetting, backward transfer and the number of pairs; empty where nothing was measured."""
+        line = self.periods
+        if not line:
+            return {}
+        pairs = {"followed_pairs": len(line["accuracy"]), "seen_pairs": line["pairs"]}
+        return self._evaluator.accuracy_history.measures() | pairs
 
     @cached_property
     def round_weights(self) -> dict[str, Any]:
@@ -186,11 +196,13 @@ class Evaluator:
     _seen: NDArray[np.bool_] = field(init=False)
     _until: int = field(init=False, default=0)
     _period_accuracy: PeriodAccuracy = field(init=False)
+    _followed: FollowedPairs = field(init=False)
 
     def __post_init__(self) -> None:
         self._seen = np.zeros(len(self.task.data.train), dtype=bool)
         self.scorer = Scorer(self.task, self.workers)
         self._period_accuracy = PeriodAccuracy(self.task.data)
+        self._followed = self._no_pairs()
         self._measures = (*MEASURES, *self.settings.own_measures())
 
     def absorb(self, recorded: Iterable[Mapping[str, Any]]) -> None:
@@ -222,13 +234,17 @@ class Evaluator:
         if round_ < self._until:
             self._seen[:], self._until = False, 0
             self._period_accuracy = PeriodAccuracy(self.task.data)
+            self._followed = self._no_pairs()
             self.accuracy_history = AccuracyHistory()
         for earlier in range(self._until, round_):
             for client, visit in self.scenario.at(earlier).visits.items():
                 self._seen[visit.indices] = True
-                if self._follows:
-                    self._period_accuracy.visit(client, visit)
+                if self._follows and self._period_accuracy.visit(client, visit):
+                    self._followed.add((client, visit.key))
         self._until = round_
+
+    def _no_pairs(self) -> FollowedPairs:
+        return FollowedPairs(self.seed, MOST_PAIRS if self.settings.periods == "auto" else None)
 
     @property
     def _follows(self) -> bool:
@@ -251,27 +267,33 @@ class Evaluator:
         own, shared = [], []
         # One client state at a time: they may not all fit into memory.
         for i in sorted(snapshot.client_states):
-            model = snapshot.client_states[i].backbone_state.get("personal")
-            if model is not None:
-                right = self.scorer.score(model, snapshot.buffers, self.task.data.test).correct
-                own.append(self._period_accuracy.client_accuracy(i, right))
+            state = snapshot.client_states[i].backbone_state
+            if "personal" in state:
+                buffers = state.get("buffers", snapshot.buffers)
+                score = self.scorer.score(state["personal"], buffers, self.task.data.test)
+                own.append(self._period_accuracy.client_accuracy(i, score.correct))
                 shared.append(self._period_accuracy.client_accuracy(i, test.correct))
-        if not own:
-            return {}
-        return {"personal_accuracy": float(np.mean(own)), "client_accuracy": float(np.mean(shared))}
+        # A client without test samples of its own cannot be measured.
+        named = {"personal_accuracy": own, "client_accuracy": shared}
+        measured = {key: [a for a in found if a is not None] for key, found in named.items()}
+        return {key: float(np.mean(found)) for key, found in measured.items() if found}
 
     def follow_periods(self, snapshot: Snapshot, test: Score) -> dict[str, Any]:
-        """Add the accuracy on every client and data set to the history, and return the line to record."""
-        wanted = self.settings.periods
-        many = len(self._period_accuracy) > MOST_PERIODS
-        if not self._follows or wanted == "off" or (wanted == "auto" and many):
+        """Add the accuracy of the followed pairs to the history, and return the line to record."""
+        if not self._follows or self.settings.periods == "off":
             return {}
-        accuracies = self._period_accuracy.accuracies(test.correct)
-        new = [(c, k) for c, k, _ in accuracies if (c, k) not in self.accuracy_history.first]
+        accuracies = self._period_accuracy.accuracies(test.correct, self._followed.pairs)
+        if not accuracies:
+            return {}
+        found = [(int(client), int(key)) for client, key, _ in accuracies]
+        new = [pair for pair in found if pair not in self.accuracy_history.first]
         line = {
             "round": snapshot.round,
+            "basis": self._period_accuracy.basis,
+            "pairs": self._followed.seen,
             "accuracy": accuracies,
-            "held": [[c, k, self._period_accuracy.main_classes((int(c), int(k)))] for c, k in new],
+            "held": [[*pair, self._period_accuracy.main_classes(pair)] for pair in new],
+            "tested": [self._period_accuracy.tested(pair) for pair in new],
         }
         self.accuracy_history.add(line)
         return line
@@ -289,4 +311,5 @@ def _computed(measure: Measure, context: EvaluationContext) -> float | int | Non
     except Exception as error:
         if measure.key in BY_KEY:
             raise
-        raise SpecError(f"evaluate.measures: {measure.key!r} failed: {error!r}") from error
+        msg = f"evaluate.measures: {measure.key!r} failed: {in_one_line(error)}"
+        raise UserCodeError(msg, user_traceback(error)) from error

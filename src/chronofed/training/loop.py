@@ -194,9 +194,8 @@ class _Server:
         ]
         generator = torch_generator(self.seed, "retain", now.round)
         past = method.memory.retain(now.past, new, generator) if new else now.past
-        learned = method.weights.update(
-            now.weighting_state, {r.client: r.probe for r in results if r.probe}
-        )
+        probes = {r.client: r.probe for r in results if r.probe}
+        learned = method.weights.update(now.weighting_state, probes, now.round)
         return replace(
             now,
             round=now.round + 1,

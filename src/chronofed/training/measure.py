@@ -3,7 +3,6 @@
 This module needs no torch: commands that only read runs import it, too.
 """
 
-import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import msgspec
 
 from chronofed.core.errors import RunError, SpecError
+from chronofed.core.user_code import import_name, user_code
 
 if TYPE_CHECKING:
     from chronofed.training.evaluation import EvaluationContext
@@ -29,7 +29,11 @@ M = TypeVar("M", bound="MeasureDisplay")
 HEADLINE = "test_accuracy"
 """The measure that ranks experiments; its statistics have no suffix: ``best5``, ``last``, ``anytime``."""
 
-STATISTICS: dict[Statistic, str] = {"best5": "best-5", "last": "last", "anytime": "anytime"}
+STATISTICS: dict[Statistic, str] = {
+    "best5": "mean of best 5",
+    "last": "last",
+    "anytime": "anytime",
+}
 """Statistics that a table has room for, with their headings."""
 
 EVERYWHERE: dict[Place, int] = {"progress": 50, "table": 35, "curves": 50, "summary": 50}
@@ -75,6 +79,8 @@ class MeasureDisplay(msgspec.Struct, frozen=True, kw_only=True):
         summary: Statistics over the run: ``best5`` (mean of the five best evaluations), ``last``, ``anytime``
             (mean over all evaluations), ``falls`` (drops of the curve and the rounds until it recovers).
         shown: Where it is shown, and its position there; the lowest comes first.
+        cumulative: Whether it adds up over rounds, so that only runs of the same length can be compared.
+        absent: Why it may not be measured, for the reader who finds a dash.
     """
 
     key: Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9_]*$")]
@@ -86,6 +92,8 @@ class MeasureDisplay(msgspec.Struct, frozen=True, kw_only=True):
     digits: int | None = None
     summary: tuple[Statistic, ...] = ("last",)
     shown: dict[Place, int] = msgspec.field(default_factory=lambda: dict(EVERYWHERE))
+    cumulative: bool = False
+    absent: str = ""
 
     @property
     def name(self) -> str:
@@ -138,6 +146,8 @@ class MeasureDisplay(msgspec.Struct, frozen=True, kw_only=True):
                 self.scale,
                 digits,
                 self.better,
+                self.cumulative,
+                self.absent,
             )
             for key, word in found
         ]
@@ -182,6 +192,8 @@ class Column:
         scale: Factor from the recorded number to the one shown.
         digits: Decimals.
         better: The direction that is better; ``None`` if neither is.
+        cumulative: Whether it adds up over rounds.
+        absent: Why it may not be measured.
     """
 
     key: str
@@ -189,6 +201,8 @@ class Column:
     scale: float
     digits: int
     better: Better | None = "higher"
+    cumulative: bool = False
+    absent: str = ""
 
 
 def placed(place: Place, measures: Iterable[M]) -> list[M]:
@@ -206,14 +220,13 @@ def load_measure(name: str) -> Measure:
     Raises:
         SpecError: If there is no such measure.
     """
-    module, colon, attribute = name.partition(":")
-    if not colon:
+    if ":" not in name:
         raise SpecError(f"evaluate.measures: {name!r}: expected 'package.module:NAME'")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
+    found = import_name(name, "evaluate.measures")
+    if not isinstance(found, Measure) and not callable(found):
+        raise SpecError(f"evaluate.measures: {name!r} is a {type(found).__name__}, not a Measure")
+    with user_code(f"evaluate.measures: cannot make {name!r}"):
         made = found if isinstance(found, Measure) else found()
-    except (ImportError, AttributeError, TypeError) as error:
-        raise SpecError(f"evaluate.measures: cannot import {name!r}: {error}") from error
     if not isinstance(made, Measure):
         raise SpecError(f"evaluate.measures: {name!r} is a {type(made).__name__}, not a Measure")
     return made

@@ -2,7 +2,7 @@ r"""Accuracy by client and data set, and the measures that follow: forgetting an
 
 With :math:`a_t(i, k)` the accuracy after round *t* on data set *k* of client *i*:
 
-* forgetting: :math:`\max_{s \le t} a_s - a_t`, mean over all pairs seen;
+* forgetting: :math:`\max_{s \le t} a_s - a_t`, mean over the pairs that are followed;
 * backward transfer: :math:`a_t - a_{t_0}`, where :math:`t_0` is the first evaluation after the pair was seen,
   mean over the pairs seen before that.
 
@@ -10,9 +10,9 @@ Where test samples name their client and period, accuracy is measured on those. 
 the test set, reweighted to the classes of the data set.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,15 +36,25 @@ class PeriodAccuracy:
     _classes: dict[Pair, NDArray[np.float64]] = field(default_factory=dict)
     # test rows of the pair's own, where test samples name their client and period
     _rows: dict[Pair, NDArray[np.int64]] = field(default_factory=dict)
+    # test samples of each class
+    _tested: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._tested = np.bincount(self.data.test.y.numpy(), minlength=len(self.data.classes))
 
     def __len__(self) -> int:
         return len(self._classes)
 
-    def visit(self, client: int, visit: Visit) -> None:
-        """Note the data set that a client holds."""
+    @property
+    def basis(self) -> Literal["rows", "classes"]:
+        """The samples of an accuracy: test rows of the pair's own, or the classes of the common test set."""
+        return "classes" if self.data.origin is None else "rows"
+
+    def visit(self, client: int, visit: Visit) -> bool:
+        """Note the data set that a client holds; tell if it is new and can be measured."""
         pair = (client, visit.key)
         if pair in self._classes:
-            return
+            return False
         labels = self.data.labels[visit.indices]
         counts = np.bincount(labels, minlength=len(self.data.classes))
         self._classes[pair] = counts / counts.sum()
@@ -52,14 +62,23 @@ class PeriodAccuracy:
         if origin is not None:
             own = (origin.test_client == client) & (origin.test_period == visit.key)
             self._rows[pair] = np.flatnonzero(own)
+        return self.tested(pair) > 0
 
-    def accuracies(self, correct: NDArray[np.bool_]) -> list[list[float]]:
-        """Compute ``[client, key, accuracy]`` of every pair that can be measured, in the order of arrival."""
+    def tested(self, pair: Pair) -> int:
+        """Count the test samples behind the accuracy of a pair."""
+        if pair in self._rows:
+            return len(self._rows[pair])
+        return int(self._tested[self._classes[pair] > 0].sum())
+
+    def accuracies(
+        self, correct: NDArray[np.bool_], pairs: Iterable[Pair] | None = None
+    ) -> list[list[float]]:
+        """Compute ``[client, key, accuracy]`` of some pairs, by default all, where they can be measured."""
         recall = self._recall(correct)
         return [
-            [client, key, round(accuracy, DIGITS)]
-            for (client, key), shares in self._classes.items()
-            if (accuracy := self._accuracy((client, key), shares, recall, correct)) is not None
+            [*pair, round(accuracy, DIGITS)]
+            for pair in (self._classes if pairs is None else pairs)
+            if (accuracy := self._accuracy(pair, self._classes[pair], recall, correct)) is not None
         ]
 
     def main_classes(self, pair: Pair) -> list[list[float]]:
@@ -68,15 +87,16 @@ class PeriodAccuracy:
         most = np.argsort(-shares, kind="stable")[:MAIN_CLASSES]
         return [[int(c), round(float(shares[c]), 2)] for c in most if shares[c] >= 0.005]
 
-    def client_accuracy(self, client: int, correct: NDArray[np.bool_]) -> float:
-        """Average the accuracy over all data sets that one client held so far."""
+    def client_accuracy(self, client: int, correct: NDArray[np.bool_]) -> float | None:
+        """Average the accuracy over a client's data sets so far; ``None`` if none has test samples."""
         recall = self._recall(correct)
         found = [
             self._accuracy(pair, shares, recall, correct)
             for pair, shares in self._classes.items()
             if pair[0] == client
         ]
-        return float(np.mean([accuracy for accuracy in found if accuracy is not None]))
+        measured = [accuracy for accuracy in found if accuracy is not None]
+        return float(np.mean(measured)) if measured else None
 
     def _accuracy(
         self,
@@ -92,15 +112,14 @@ class PeriodAccuracy:
 
     def _recall(self, correct: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Compute the accuracy on the test samples of each class; 0 for a class without any."""
-        labels, classes = self.data.test.y.numpy(), len(self.data.classes)
-        total = np.bincount(labels, minlength=classes)
-        right = np.bincount(labels, weights=correct, minlength=classes)
-        return np.asarray(right / np.maximum(total, 1))
+        labels = self.data.test.y.numpy()
+        right = np.bincount(labels, weights=correct, minlength=len(self._tested))
+        return np.asarray(right / np.maximum(self._tested, 1))
 
 
 @dataclass(slots=True)
 class AccuracyHistory:
-    """First, best and latest accuracy of every pair, from the lines of ``period_accuracy.jsonl``."""
+    """First, best and latest accuracy of the pairs of the latest line of ``period_accuracy.jsonl``."""
 
     # round and accuracy
     first: dict[Pair, tuple[int, float]] = field(default_factory=dict)
@@ -109,13 +128,11 @@ class AccuracyHistory:
     round: int = 0
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Add one line."""
+        """Add one line; pairs that are no longer followed are dropped, because their numbers would be old."""
         self.round = int(line["round"])
-        for client, key, accuracy in line["accuracy"]:
-            pair = (int(client), int(key))
-            self.first.setdefault(pair, (self.round, accuracy))
-            self.best[pair] = max(self.best.get(pair, 0.0), accuracy)
-            self.latest[pair] = accuracy
+        self.latest = {(int(c), int(k)): accuracy for c, k, accuracy in line["accuracy"]}
+        self.first = {p: self.first.get(p, (self.round, a)) for p, a in self.latest.items()}
+        self.best = {p: max(self.best.get(p, 0.0), a) for p, a in self.latest.items()}
 
     def measures(self) -> dict[str, float]:
         """Compute forgetting and backward transfer as of the latest line."""

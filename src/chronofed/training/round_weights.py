@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from chronofed.methods.memories import MemoryItem
+from chronofed.methods.memories import Moment, timeline
 from chronofed.methods.method import Method
 from chronofed.methods.weighting import Timeline, Weights
 from chronofed.training.loop import Snapshot
@@ -21,7 +21,8 @@ def round_weights(method: Method, snapshot: Snapshot) -> dict[str, Any]:
     """Average the round weights after a round; empty where nothing is remembered.
 
     For a memory on the clients these are the weights of their last visit, averaged over at most eight clients;
-    for one on the server those of the next round.
+    for one on the server those of the next round. Where that visit took samples of earlier data sets away (a
+    reservoir, a limit), those that are left count.
 
     Returns:
         ``round``, ``present`` (the weight of the present), ``past`` (one remembered data set after the other,
@@ -45,21 +46,16 @@ def round_weights(method: Method, snapshot: Snapshot) -> dict[str, Any]:
 
 def _timelines(method: Method, snapshot: Snapshot) -> Iterator[Timeline]:
     """Yield the rounds to weigh, oldest first, for the server or for each of some clients."""
-    if method.memory.location == "server" and snapshot.past:
+    memory = method.memory
+    if memory.location == "server" and snapshot.past:
         sizes = [item.size for item in snapshot.past]
-        typical = round(sum(sizes) / len(sizes))
-        rounds = tuple(item.round for item in snapshot.past)
-        yield Timeline(rounds, tuple(sizes), snapshot.round, typical)
-    if method.memory.location == "client":
+        moment = Moment(snapshot.round, None, round(sum(sizes) / len(sizes)))
+        yield timeline(memory.recalled(snapshot.past, moment), moment)
+    if memory.location == "client":
         for client in sorted(snapshot.client_states)[:CLIENTS]:
-            kept = sorted(snapshot.client_states[client].items, key=lambda item: item.round)
+            kept = snapshot.client_states[client].items
             if kept:
-                *past, present = kept
-                sizes = [_size(item) for item in past]
-                rounds = tuple(item.round for item in past)
-                yield Timeline(rounds, tuple(sizes), present.round, present.size)
-
-
-def _size(item: MemoryItem) -> int:
-    """Count the samples that stand for a data set: those kept, or those seen."""
-    return len(item.record["y"]) if "y" in item.record else item.size
+                present = max(kept, key=lambda item: item.round)
+                moment = Moment(present.round, present.key, present.size)
+                past = tuple(item for item in kept if item is not present)
+                yield timeline(memory.recalled(past, moment), moment)

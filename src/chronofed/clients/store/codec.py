@@ -3,13 +3,20 @@
 import hashlib
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from chronofed.core import safetensors_io
+from chronofed.core.limits import MESSAGE_HEADER
 from chronofed.core.types import Record
 
 ROW_NAMES = ("rows", "sources")
 """Tensors in which memories keep the rows that their samples came from."""
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+class RecordError(ValueError):
+    """Bytes that are not a record."""
 
 
 def encode(record: Record) -> bytes:
@@ -21,14 +28,30 @@ def decode(content: bytes) -> Record:
     """Read a record that :func:`encode` wrote.
 
     Raises:
-        ValueError: If the bytes are not such a record.
+        RecordError: If the bytes are not such a record.
     """
-    source = safetensors_io.Bytes(content)
     try:
-        _, places = safetensors_io.read_header(source)
-        return {name: safetensors_io.read(source, place) for name, place in places.items()}
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"not a record: {error}") from error
+        record = safetensors_io.read_tensors(safetensors_io.Bytes(content), MESSAGE_HEADER)
+    except ValueError as error:
+        raise RecordError(f"not a record: {error}") from error
+    for name in {"y", *ROW_NAMES} & record.keys():
+        if record[name].dim() != 1 or (name in ROW_NAMES and record[name].dtype not in _WHOLE):
+            raise RecordError(f"not a record: {name} is not a list of numbers")
+    lengths = {tensor.shape[:1] for tensor in record.values()} if "rows" in record else {()}
+    if len(lengths) > 1:
+        raise RecordError("not a record: not every sample has a row")
+    return record
+
+
+def verified(digest_: bytes, content: bytes) -> bytes:
+    """Return content whose digest is right.
+
+    Raises:
+        RecordError: If it is not.
+    """
+    if digest(content) != digest_:
+        raise RecordError("checksum mismatch in a record")
+    return content
 
 
 def digest(content: bytes) -> bytes:

@@ -7,31 +7,43 @@ import secrets
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TextIO
 
+from chronofed.clients.store.codec import RecordError
 from chronofed.core.atomic import flush_directory
 from chronofed.core.errors import ChronofedError, RunError, StorageError, cannot_write
 
 APPLICATION = 0x43464C56
 """Application id in SQLite's header: "CFLV" in ASCII."""
-VERSION = 1
+VERSION = 2
+MAX_REASON_CHARACTERS = 200
+"""Characters of SQLite's own message that an error quotes; it may contain names from the file."""
 _BUSY_TIMEOUT_S = 30.0
 """Seconds that a reader waits for a writer's commit, and the other way round."""
 
-# Content comes last in its row, so that SQLite can read the columns before it without reading it.
-_SCHEMA = """
-CREATE TABLE fact (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
-CREATE TABLE answer (number INTEGER PRIMARY KEY, name TEXT NOT NULL, at INTEGER NOT NULL,
-    digest BLOB NOT NULL, content BLOB NOT NULL);
-CREATE TABLE state (number INTEGER PRIMARY KEY, digest BLOB NOT NULL, content BLOB NOT NULL);
-CREATE TABLE record (number INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, content BLOB NOT NULL);
-CREATE TABLE item (place INTEGER PRIMARY KEY, round INTEGER NOT NULL, client INTEGER NOT NULL,
-    key INTEGER NOT NULL, size INTEGER NOT NULL, record INTEGER NOT NULL REFERENCES record,
-    first INTEGER NOT NULL, last INTEGER NOT NULL, samples INTEGER NOT NULL, classes INTEGER NOT NULL);
-CREATE TABLE sample (record INTEGER NOT NULL, row INTEGER NOT NULL, at INTEGER,
-    PRIMARY KEY (record, row)) WITHOUT ROWID;
-CREATE TABLE forgotten (row INTEGER PRIMARY KEY);
+# Years 1 to 9999, in microseconds since 1970.
+_TIME = "BETWEEN -62135596800000000 AND 253402300799999999"
+# Content comes last in its row, so that SQLite can read the columns before it without reading it. Types and
+# ranges are checked by SQLite whenever a client store is opened.
+_SCHEMA = f"""
+CREATE TABLE fact (name TEXT PRIMARY KEY, value ANY NOT NULL, CHECK (CASE name
+    WHEN 'horizon' THEN typeof(value) = 'integer' AND value {_TIME}
+    ELSE name IN ('seal', 'secret') AND typeof(value) = 'blob' AND length(value) = 16 END)
+    ) WITHOUT ROWID, STRICT;
+CREATE TABLE answer (number INTEGER PRIMARY KEY, name TEXT NOT NULL,
+    at INTEGER NOT NULL CHECK (at {_TIME}), digest BLOB NOT NULL, content BLOB NOT NULL) STRICT;
+CREATE TABLE state (number INTEGER PRIMARY KEY, digest BLOB NOT NULL, content BLOB NOT NULL) STRICT;
+CREATE TABLE record (number INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, content BLOB NOT NULL) STRICT;
+CREATE TABLE item (place INTEGER PRIMARY KEY, round INTEGER NOT NULL CHECK (round >= 0),
+    client INTEGER NOT NULL CHECK (client >= 0), key INTEGER NOT NULL CHECK (key >= 0),
+    size INTEGER NOT NULL CHECK (size >= 0), record INTEGER NOT NULL REFERENCES record,
+    first INTEGER NOT NULL CHECK (first {_TIME}), last INTEGER NOT NULL CHECK (last {_TIME}),
+    samples INTEGER NOT NULL CHECK (samples >= 0), classes INTEGER NOT NULL CHECK (classes >= 0)) STRICT;
+CREATE TABLE sample (record INTEGER NOT NULL REFERENCES record, row INTEGER NOT NULL,
+    at INTEGER CHECK (at {_TIME}), PRIMARY KEY (record, row)) WITHOUT ROWID, STRICT;
+CREATE TABLE forgotten (row INTEGER PRIMARY KEY) STRICT;
 """
 
 _SETTINGS = (
@@ -46,6 +58,8 @@ _SETTINGS = (
     # Never write the client's data to a folder for temporary files.
     "temp_store = MEMORY",
     "cell_size_check = ON",
+    # A file must not bring functions of its own.
+    "trusted_schema = OFF",
 )
 
 
@@ -119,15 +133,38 @@ def _check(path: Path, database: sqlite3.Connection) -> None:
         raise damaged(path, "the file is empty")
     if application != APPLICATION:
         raise RunError(f"{path}: a SQLite file, but not a client store of chronofed")
-    if version > VERSION:
-        msg = f"{path}: written by a later chronofed (format {version}; this one reads up to {VERSION})"
+    if version != VERSION:
+        msg = f"{path}: written by another chronofed (format {version}; this one reads {VERSION})"
         raise RunError(msg)
+    _check_content(path, database)
+
+
+def _check_content(path: Path, database: sqlite3.Connection) -> None:
+    # Before anything is read: a foreign table may be a view that never ends.
+    if _tables(database) != _expected_tables():
+        raise damaged(path, "its tables are not those of a client store")
     problem = database.execute("PRAGMA quick_check(1)").fetchone()[0]
     if problem != "ok":
-        raise damaged(path, " ".join(problem.split()))
+        raise damaged(path, problem)
+    if database.execute("PRAGMA foreign_key_check").fetchone() is not None:
+        raise damaged(path, "a record is missing")
+    if database.execute("SELECT 1 FROM fact WHERE name = 'secret'").fetchone() is None:
+        raise damaged(path, "its secret is missing")
     stored = database.execute("SELECT value FROM fact WHERE name = 'seal'").fetchone()
     if stored != (_checksum(database),):
         raise damaged(path, "checksum mismatch")
+
+
+def _tables(database: sqlite3.Connection) -> list[tuple[str, ...]]:
+    query = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name"
+    return database.execute(query).fetchall()
+
+
+@cache
+def _expected_tables() -> list[tuple[str, ...]]:
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.executescript(_SCHEMA)
+        return _tables(database)
 
 
 def replace_row(database: sqlite3.Connection, table: str, *values: object) -> None:
@@ -180,11 +217,14 @@ def read_transaction(database: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def one_line_errors(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into one line that says what to do."""
+    """Turn errors of SQLite, and of records in it, into one line that says what to do."""
     try:
         yield
     except sqlite3.Error as error:
         raise _translated(path, error) from error
+    except (RecordError, UnicodeError) as error:
+        # Python cannot decode SQLite's message if the name of a damaged table is in it.
+        raise damaged(path, str(error)) from error
 
 
 def _translated(path: Path, error: sqlite3.Error) -> ChronofedError:
@@ -206,6 +246,7 @@ def _translated(path: Path, error: sqlite3.Error) -> ChronofedError:
 
 def damaged(path: Path, reason: str) -> RunError:
     """Return the error about a damaged file. It is never replaced: it may be the only copy."""
+    reason = " ".join(reason.split())[:MAX_REASON_CHARACTERS]
     advice = "restore a copy, or move the file away to start with an empty client store"
     return RunError(f"{path}: client store is damaged: {reason}; {advice}")
 

@@ -109,7 +109,7 @@ class ItemTable:
             affected.setdefault(record, []).append(row)
         times = self._times() if affected else {}
         for number, rows in affected.items():
-            record = codec.decode(self._stored(number)[1])
+            record = codec.decode(codec.verified(*self._stored(number)))
             left = without_rows(MemoryItem(0, 0, 0, 0, record), torch.tensor(rows))
             if left is None:
                 self.database.execute("DELETE FROM item WHERE record = ?", [number])

@@ -13,7 +13,6 @@ from chronofed.clients.store import codec
 from chronofed.clients.store.database import (
     connect,
     create,
-    damaged,
     lock,
     one_line_errors,
     read_transaction,
@@ -86,14 +85,14 @@ class ClientStore:
         with one_line_errors(self.path):
             query = "SELECT digest, content FROM answer WHERE name = ?"
             found = self._database.execute(query, [order]).fetchone()
-        return None if found is None else self._verified(*found)
+            return None if found is None else codec.verified(*found)
 
     def client_state(self) -> ClientState | None:
         """Return the last committed client state; ``None`` if there is none."""
         with one_line_errors(self.path):
             state = self._database.execute("SELECT digest, content FROM state").fetchone()
             items = ItemTable(self._database).read(self._decode)
-        return None if state is None else ClientState(self._decode(*state), items)
+            return None if state is None else ClientState(self._decode(*state), items)
 
     def commit(
         self,
@@ -242,17 +241,9 @@ class ClientStore:
         return codec.digest(content), content
 
     def _decode(self, digest: bytes, content: bytes) -> Record:
-        try:
-            record = codec.decode(self._verified(digest, content))
-        except ValueError as error:
-            raise damaged(self.path, str(error)) from error
+        record = codec.decode(codec.verified(digest, content))
         self._known[id(record)] = record, digest
         return record
-
-    def _verified(self, digest: bytes, content: bytes) -> bytes:
-        if codec.digest(content) != digest:
-            raise damaged(self.path, "checksum mismatch in a record")
-        return content
 
     def _fact(self, name: str) -> Any:
         found = self._database.execute("SELECT value FROM fact WHERE name = ?", [name]).fetchone()

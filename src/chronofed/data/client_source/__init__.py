@@ -15,9 +15,9 @@ from chronofed.data.client_source.current import (
     ThisPeriod,
     parse_duration,
 )
-from chronofed.data.client_source.features import Feature
 from chronofed.data.client_source.kinds import Sqlite, TableFile, TableFolder
 from chronofed.data.client_source.source import Source
+from chronofed.data.preparation import Feature
 
 __all__ = [
     "ClientData",

@@ -3,13 +3,13 @@
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chronofed.core.errors import DataError
+from chronofed.core.paths import expand
 from chronofed.data.client_source.source import Source
 from chronofed.data.columns import Categorical, Columns
 from chronofed.data.readers import read
@@ -28,7 +28,7 @@ class TableFile(Source, tag="table-file", kw_only=True):
 
     def tables(self) -> Sequence[Columns]:
         """Read the file."""
-        return [read(Path(self.path).expanduser(), growing=True)]
+        return [read(expand(self.path), growing=True)]
 
 
 class TableFolder(Source, tag="table-folder", kw_only=True):
@@ -40,7 +40,7 @@ class TableFolder(Source, tag="table-folder", kw_only=True):
 
     def tables(self) -> Sequence[Columns]:
         """Read all files, in the order of their names."""
-        folder = Path(self.path).expanduser()
+        folder = expand(self.path)
         if not folder.is_dir():
             raise DataError(f"{folder}: no such folder")
         names = sorted(path for path in folder.iterdir() if path.suffix.lower() in _ENDINGS)
@@ -58,7 +58,7 @@ class Sqlite(Source, tag="sqlite", kw_only=True):
 
     def tables(self) -> Sequence[Columns]:
         """Run the query."""
-        path = Path(self.path).expanduser()
+        path = expand(self.path)
         if not path.is_file():
             raise DataError(f"{path}: no such file")
         try:

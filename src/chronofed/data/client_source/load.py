@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from chronofed.core.errors import SpecError
+from chronofed.core.paths import expand
 from chronofed.core.spec_io import from_table
 from chronofed.data.client_source import Source
 
@@ -24,5 +25,5 @@ def load_source(path: Path) -> Source:
         raise SpecError(f"{path}: no table [source], which says where the client's data are")
     # The result is of one of the concrete kinds.
     source: Source = from_table(content["source"], Source, "source")  # type: ignore[type-abstract]
-    place = path.absolute().parent / Path(source.path).expanduser()
+    place = path.absolute().parent / expand(source.path)
     return msgspec.structs.replace(source, path=str(place))

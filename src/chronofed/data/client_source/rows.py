@@ -3,15 +3,19 @@
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import torch
 
 from chronofed.core.errors import DataError
 from chronofed.data.client_source import Everything, Source
 from chronofed.data.dataset import Dataset, DataSettings
+from chronofed.data.holdout import random_rows
 
 
 class SourceRows(DataSettings, tag="source-rows"):
     """Test rows, read the same way as clients read their own rows; for the scenario ``remote``.
+
+    All training rows are the clients' own, so the share for ``validation`` is one of these rows.
 
     Attributes:
         source: The file, its columns and its classes. All rows are used, current or not.
@@ -26,4 +30,8 @@ class SourceRows(DataSettings, tag="source-rows"):
             reason = "; ".join(data.notes) or "the file has none"
             raise DataError(f"{self.source.path}: no test rows: {reason}")
         one, name = data.samples[torch.zeros(1, dtype=torch.int64)], Path(self.source.path).stem
-        return Dataset(name, one, data.samples, self.source.classes, notes=data.notes)
+        labels, everything = data.samples.y.numpy(), np.ones(len(data), dtype=np.bool_)
+        held = random_rows(labels, self.validation, everything, seed, "validation")
+        test, validation = (data.samples[torch.from_numpy(mask)] for mask in (~held, held))
+        classes = self.source.classes
+        return Dataset(name, one, test, classes, notes=data.notes, validation=validation)

@@ -22,8 +22,9 @@ from chronofed.data.client_source.client_data import (
     to_microseconds,
 )
 from chronofed.data.client_source.current import Current, Everything, Present
-from chronofed.data.client_source.features import Feature, encode_feature, encode_labels
 from chronofed.data.columns import Column, Columns, missing
+from chronofed.data.encoding import encode_features, encode_labels
+from chronofed.data.preparation import Feature
 
 _LATEST_SECONDS = 1e11
 """Largest time stamp taken as seconds, in the year 5138; present times in milliseconds are beyond it."""
@@ -147,10 +148,7 @@ class Source(Kind, kw_only=True):
 
     def _decoded(self, table: Columns, place: Numbers) -> tuple[NDArray[Any], Numbers, Numbers]:
         """Return features, classes and identifiers of some rows."""
-        blocks = [encode_feature(table, feature, place) for feature in self.features]
-        if len(blocks) > 1 and any(block.ndim > 2 for block in blocks):
-            raise DataError(f"{table.path}: an array of several axes can only be the one feature")
-        x = blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=-1)
+        x = encode_features(table, self.features, place)
         y = encode_labels(table, self.target, place, self.classes, "class")
         return x, y, self._names(table, place)
 

@@ -19,7 +19,9 @@ from chronofed.models.objective import TorchObjective
 # Modules that may stand before the first layer.
 INPUT_MODULES = (Scale, nn.Flatten)
 LAYERS = (*INPUT_MODULES, nn.Linear, nn.ReLU)
-OBJECTIVE_FIELDS = frozenset({"device", "flat", "_augment"})
+OBJECTIVE_FIELDS = frozenset(
+    {"device", "flat", "uses_batch_statistics", "_augment", "_channels_last"}
+)
 """Attributes of an objective that are read here; one with any other is refused."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = tuple(f"_global{name}" for name in HOOKS)

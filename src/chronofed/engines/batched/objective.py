@@ -20,7 +20,10 @@ class BatchedObjective:
 
     Attributes:
         buffers: The models' buffers, ``(clients, 0)``: these models have none.
+        uses_batch_statistics: Always false: these models have no BatchNorm.
     """
+
+    uses_batch_statistics = False
 
     def __init__(self, kernel: BatchedMlp, clients: int) -> None:
         self.buffers = torch.empty(clients, 0)

@@ -1,9 +1,18 @@
 """Memories: approximations of past objectives."""
 
-from chronofed.methods.memories.base import Memory, MemoryItem, Moment
+from chronofed.methods.memories.base import Memory, MemoryItem, Moment, timeline
 from chronofed.methods.memories.coreset import CoreSet
 from chronofed.methods.memories.forget import Forget
 from chronofed.methods.memories.generative import Generative
 from chronofed.methods.memories.taylor import Taylor
 
-__all__ = ["CoreSet", "Forget", "Generative", "Memory", "MemoryItem", "Moment", "Taylor"]
+__all__ = [
+    "CoreSet",
+    "Forget",
+    "Generative",
+    "Memory",
+    "MemoryItem",
+    "Moment",
+    "Taylor",
+    "timeline",
+]

@@ -10,7 +10,7 @@ from torch import Generator
 from chronofed.core.config import Kind
 from chronofed.core.types import Batch, Objective, Record, Samples, Spans, Vector
 from chronofed.methods.surrogate import Surrogate
-from chronofed.methods.weighting import RoundWeights
+from chronofed.methods.weighting import RoundWeights, Timeline
 
 Location: TypeAlias = Literal["client", "server", "none"]
 
@@ -24,7 +24,7 @@ class MemoryItem:
         client: Client that it belongs to.
         key: Number of the data set on its client (:class:`~chronofed.scenarios.base.Visit`).
         size: Number of samples in the data set.
-        record: The tensors to keep.
+        record: The tensors to keep; empty if only the number of samples counts.
     """
 
     round: int
@@ -32,6 +32,12 @@ class MemoryItem:
     key: int
     size: int
     record: Record
+
+    @property
+    def represented_by(self) -> int:
+        """Number of samples that stand for the data set: those that are kept, or else all of it."""
+        labels = self.record.get("y")
+        return self.size if labels is None else len(labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,10 @@ class Memory(Kind):
         """
         return None
 
+    def recalled(self, kept: tuple[MemoryItem, ...], moment: Moment) -> tuple[MemoryItem, ...]:
+        """Return the items that :meth:`recall` weighs: of other data sets, with something left to recall."""
+        return tuple(item for item in kept if item.record and item.key != moment.key)
+
     @abstractmethod
     def recall(
         self, kept: tuple[MemoryItem, ...], weights: RoundWeights, moment: Moment
@@ -108,6 +118,11 @@ class Memory(Kind):
         again = {(item.client, item.key) for item in new}
         return (*(old for old in kept if (old.client, old.key) not in again), *new)
 
+    def covered(self, objective: Objective, params: Vector) -> Spans:
+        """Return the parameters whose past is approximated; by default all."""
+        del objective
+        return (slice(0, len(params)),)
+
     def approximate(
         self, objective: Objective, params: Vector, item: MemoryItem
     ) -> tuple[Spans, Vector]:
@@ -116,6 +131,13 @@ class Memory(Kind):
         Returns:
             The parameters that have a gradient, and the gradient; by default that of the kept samples.
         """
-        everything = (slice(0, len(params)),)
+        spans = self.covered(objective, params)
         samples = Samples(item.record["x"], item.record["y"])
-        return everything, objective.loss_gradient(params, Batch.mean(samples), everything)
+        return spans, objective.loss_gradient(params, Batch.mean(samples), spans)
+
+
+def timeline(recalled: Sequence[MemoryItem], moment: Moment) -> Timeline:
+    """Return the data sets to weigh, each recalled one with the number of samples that stand for it."""
+    rounds = tuple(item.round for item in recalled)
+    sizes = tuple(item.represented_by for item in recalled)
+    return Timeline(rounds, sizes, moment.round, moment.size)

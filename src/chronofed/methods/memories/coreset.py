@@ -84,13 +84,21 @@ class CoreSet(Memory, tag="core-set"):
             pick = uniform(len(samples), self.size, generator)
         chosen = samples[pick]
         record = {"x": chosen.x, "y": chosen.y}
-        return record if chosen.rows is None else {**record, "rows": chosen.rows}
+        if chosen.rows is None:
+            return record
+        if self.select == "reservoir":
+            record["reservoir"] = torch.ones(len(chosen), dtype=torch.bool)
+        return {**record, "rows": chosen.rows}
+
+    def recalled(self, kept: tuple[MemoryItem, ...], moment: Moment) -> tuple[MemoryItem, ...]:
+        """Return the items of other data sets that have samples left and are not too old."""
+        return super().recalled(self._fresh(kept, moment.round), moment)
 
     def recall(
         self, kept: tuple[MemoryItem, ...], weights: RoundWeights, moment: Moment
     ) -> Surrogate:
         """Replay the kept samples of other data sets, each with the weight of its round."""
-        return replay(self._fresh(kept, moment.round), weights, moment)
+        return replay(self.recalled(kept, moment), weights, moment)
 
     def retain(
         self, kept: tuple[MemoryItem, ...], new: Sequence[MemoryItem], generator: Generator
@@ -141,7 +149,8 @@ def _merged(
 
     Data sets without a sample in the reservoir stay as empty items: the sum of all sizes is the number of
     samples seen so far. A sample that was deleted on request leaves an empty place. It is reassigned like any
-    other, so that the remaining samples keep equal chances.
+    other, so that the remaining samples keep equal chances. The tensor ``reservoir`` of a record tells
+    :func:`~chronofed.clients.deletion.without_rows` that a data set counts even if all its samples are deleted.
     """
     others = tuple(k for k in kept if (k.client, k.key) != (new.client, new.key))
     again = next((k for k in kept if (k.client, k.key) == (new.client, new.key)), None)

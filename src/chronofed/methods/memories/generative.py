@@ -101,7 +101,7 @@ class Generative(Memory, tag="generative"):
         self, kept: tuple[MemoryItem, ...], weights: RoundWeights, moment: Moment
     ) -> Surrogate:
         """Replay the synthetic samples of other data sets, each with the weight of its round."""
-        return replay(kept, weights, moment)
+        return replay(self.recalled(kept, moment), weights, moment)
 
     def _labels(self, y: Tensor) -> Tensor:
         """Choose labels in proportion to the data set, also if it has fewer samples than ``size``."""

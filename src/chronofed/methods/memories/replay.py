@@ -1,26 +1,24 @@
 """The surrogate of memories that replay samples, real or synthetic."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from chronofed.core.types import Samples
-from chronofed.methods.memories.base import MemoryItem, Moment
+from chronofed.methods.memories.base import MemoryItem, Moment, timeline
 from chronofed.methods.surrogate import Pool, Surrogate
-from chronofed.methods.weighting import RoundWeights, Timeline, Weights
+from chronofed.methods.weighting import RoundWeights, Weights
 
 
-def replay(kept: Iterable[MemoryItem], weights: RoundWeights, moment: Moment) -> Surrogate:
-    """Replay the items of all data sets but the present one, each with the weight of its round."""
-    past = [item for item in kept if item.record and item.key != moment.key]
-    sizes = tuple(item.record["y"].shape[0] for item in past)
-    timeline = Timeline(tuple(k.round for k in past), sizes, moment.round, moment.size)
-    p = weights(timeline)
-    return Surrogate(present=float(p[-1]), replay=_pool(past, sizes, p[:-1]))
+def replay(past: Sequence[MemoryItem], weights: RoundWeights, moment: Moment) -> Surrogate:
+    """Replay the recalled items, each with the weight of its round."""
+    about = timeline(past, moment)
+    p = weights(about)
+    return Surrogate(present=float(p[-1]), replay=_pool(past, about.sizes, p[:-1]))
 
 
-def _pool(past: list[MemoryItem], sizes: tuple[int, ...], p: Weights) -> Pool | None:
+def _pool(past: Sequence[MemoryItem], sizes: tuple[int, ...], p: Weights) -> Pool | None:
     """Pool all samples with a weight; the samples of an item share its weight equally."""
     counted = [item.record for item, weight in zip(past, p, strict=True) if weight != 0]
     if not counted:

@@ -14,11 +14,11 @@ from chronofed.core.errors import SpecError
 from chronofed.core.flat import take
 from chronofed.core.stacking import stacked, works_stacked
 from chronofed.core.types import Objective, Record, Samples, Spans, Vector
-from chronofed.methods.memories.base import Location, Memory, MemoryItem, Moment
+from chronofed.methods.memories.base import Location, Memory, MemoryItem, Moment, timeline
 from chronofed.methods.memories.curvature import Curvature, Hutchinson, MeanLoss
 from chronofed.methods.memories.selection import uniform
 from chronofed.methods.surrogate import Quadratic, Surrogate
-from chronofed.methods.weighting import RoundWeights, Timeline
+from chronofed.methods.weighting import RoundWeights
 
 # Client and data set of a merged round.
 NOBODY = -1
@@ -44,6 +44,11 @@ class Taylor(Memory, tag="taylor"):
     and all others :math:`\nabla f_t(w)` alone. The sum collapses into two vectors
     (:class:`~chronofed.methods.surrogate.Quadratic`), so messages do not grow with the number of records.
 
+    Where the summed curvature :math:`\sum_\tau p_\tau h_\tau` of a parameter is negative, it counts as 0: the
+    past has the constant gradient :math:`\sum_\tau p_\tau g_\tau` there, and is not unbounded below. Records
+    keep their signs. Clamped one by one, estimates that are noisy but right on average would sum to several
+    times the curvature; signed ones average out, and the sum is clamped once.
+
     A record belongs to one client in one round: a data set that comes back adds a record.
 
     Attributes:
@@ -60,6 +65,8 @@ class Taylor(Memory, tag="taylor"):
             its full weight, and the past is a regulariser, the weighted mean of all expansions times the
             layer's strength. The paper does not say if it uses the mean or the sum: a sum is a strength
             ``buffer`` times as large.
+        clamp: Whether a negative sum of curvatures counts as 0. The price is a third vector in every record,
+            unless the curvature is never negative (``fisher``, ``squared-gradient``).
     """
 
     location: ClassVar[Location] = "server"
@@ -72,6 +79,7 @@ class Taylor(Memory, tag="taylor"):
     unit: Literal["records", "rounds"] = "records"
     mode: Literal["theory", "practice"] = "theory"
     samples: Count | None = None
+    clamp: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,7 +90,8 @@ class Taylor(Memory, tag="taylor"):
     def __hash__(self) -> int:
         # A dict cannot be hashed.
         layers = frozenset(self.layers.items())
-        return hash((self.curvature, layers, self.buffer, self.unit, self.mode, self.samples))
+        others = (self.buffer, self.unit, self.mode, self.samples, self.clamp)
+        return hash((self.curvature, layers, *others))
 
     def check(self, objective: Objective, params: Vector, samples: Samples) -> None:
         """Check that a pattern matches a parameter."""
@@ -136,13 +145,15 @@ class Taylor(Memory, tag="taylor"):
         samples: Samples,
         generator: Generator,
     ) -> Record:
-        """Expand for one client, or for many: then ``linear`` and ``diagonal`` have a row for each."""
+        """Expand for one client, or for many: then the vectors have a row for each."""
         spans = tuple(span for span, _ in chosen)
         loss = MeanLoss(objective, params, samples, spans)
         gradient, diagonal = self.curvature.expand(loss, generator)
+        vectors = {"linear": gradient - diagonal * take(params, spans), "diagonal": diagonal}
+        if self.clamp and not self.curvature.nonnegative:
+            vectors["gradient"] = gradient
         return {
-            "linear": gradient - diagonal * take(params, spans),
-            "diagonal": diagonal,
+            **vectors,
             "spans": torch.tensor([[span.start, span.stop] for span in spans]),
             "strength": torch.tensor([strength for _, strength in chosen], dtype=torch.float64),
         }
@@ -155,12 +166,15 @@ class Taylor(Memory, tag="taylor"):
         added = new if self.unit == "records" else [_merged(new)]
         return (*kept, *added)[-self.buffer :]
 
+    def recalled(self, kept: tuple[MemoryItem, ...], moment: Moment) -> tuple[MemoryItem, ...]:
+        """Return all items: a record of a data set that comes back counts like any other."""
+        return kept
+
     def recall(
         self, kept: tuple[MemoryItem, ...], weights: RoundWeights, moment: Moment
     ) -> Surrogate:
         """Collapse all expansions into one quadratic."""
-        rounds, sizes = tuple(k.round for k in kept), tuple(k.size for k in kept)
-        p = weights(Timeline(rounds, sizes, moment.round, moment.size))[:-1]
+        p = weights(timeline(kept, moment))[:-1]
         past_share = float(p.sum())
         practice = self.mode == "practice"
         if practice:
@@ -169,6 +183,11 @@ class Taylor(Memory, tag="taylor"):
             return Surrogate()
         records = [item.record for item in kept]
         return Surrogate(quadratic=_collapsed(records, p.tolist(), 0.0 if practice else past_share))
+
+    def covered(self, objective: Objective, params: Vector) -> Spans:
+        """Return the parameters of the chosen layers; all if every strength is 0."""
+        chosen = tuple(span for span, _ in self._chosen(objective.names))
+        return chosen or super().covered(objective, params)
 
     def approximate(
         self,
@@ -209,7 +228,12 @@ def _by_length(several: Sequence[Samples]) -> list[list[int]]:
 
 def _row(record: Record, i: int) -> Record:
     """Copy one client's record from that of many, which can then be freed."""
-    return {**record, **{name: record[name][i].clone() for name in ("linear", "diagonal")}}
+    return {**record, **{name: record[name][i].clone() for name in _vectors(record)}}
+
+
+def _vectors(record: Record) -> list[str]:
+    """Return the names of the vectors of an expansion, which are summed."""
+    return [name for name in record if name not in Taylor.constants]
 
 
 def _spans(record: Record) -> Spans:
@@ -219,7 +243,12 @@ def _spans(record: Record) -> Spans:
 def _collapsed(records: Sequence[Record], p: Sequence[float], share: float) -> Quadratic:
     """Sum expansions with weights ``p``; the past replaces ``share`` of the present."""
     spans, strengths = _spans(records[-1]), records[-1]["strength"].tolist()
-    linear, diagonal = _sum(records, p, "linear"), _sum(records, p, "diagonal")
+    sums = {name: _sum(records, p, name) for name in _vectors(records[-1])}
+    linear, diagonal = sums["linear"], sums["diagonal"]
+    if "gradient" in sums:
+        # Where the curvature is taken away, its part of the linear term goes, too.
+        linear = torch.where(diagonal < 0, sums["gradient"], linear)
+        diagonal.clamp_(min=0)
     for vector in (linear, diagonal):
         parts = torch.split(vector, [span.stop - span.start for span in spans])
         for part, strength in zip(parts, strengths, strict=True):
@@ -238,5 +267,5 @@ def _merged(new: Sequence[MemoryItem]) -> MemoryItem:
     """Merge a round into one item: the mean of its clients' expansions, weighted by number of samples."""
     size, records = sum(k.size for k in new), [k.record for k in new]
     p = [k.size / size for k in new]
-    means = {name: _sum(records, p, name) for name in ("linear", "diagonal")}
+    means = {name: _sum(records, p, name) for name in _vectors(records[0])}
     return MemoryItem(new[0].round, NOBODY, NOBODY, size, {**records[0], **means})

@@ -1,14 +1,4 @@
-r"""Weights that learn their constants from the clients' reports.
-
-The gradient of client *i* in round *t* is modelled as (``Gradient Noise in CFL``)
-
-.. math:: \nabla f_{t,i}(w_t) = \nabla f(w_t) + \delta_i + \xi_{t,i}, \qquad
-    E\|\delta\|^2 = G^2, \quad E\langle \xi_{t,i}, \xi_{s,i}\rangle = \alpha^{|t-s|} D^2.
-
-Subtracting the cohort's mean removes :math:`\nabla f(w_t)`. The remainders of one client in two rounds that are
-*k* apart have the inner product :math:`C_k = G^2 + \alpha^k D^2`, up to a factor for the centring. Three lags
-give the correlation and the time drift; all pairs of rounds give the client drift.
-"""
+"""Weights that learn their constants from the clients' reports."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +6,6 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import msgspec
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,10 +13,15 @@ from chronofed.core.config import Count
 from chronofed.core.types import Record
 from chronofed.methods.weighting.base import RoundWeights, Timeline, Weights
 from chronofed.methods.weighting.correlated import Correlated
+from chronofed.methods.weighting.drift_estimates import (
+    Cohort,
+    add_round,
+    estimate_drifts,
+    faded,
+    mean,
+)
 from chronofed.methods.weighting.optimal import Optimal
 from chronofed.methods.weighting.simple import Merged
-
-LAGS = (1, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +30,10 @@ class DriftEstimates:
 
     Attributes:
         client_drift_sq: Client drift :math:`G^2`; 0 if no client was seen twice.
-        time_drift_sq: Time drift :math:`D^2`; if no client was seen twice, the sum of both drifts, which is
-            what the weights of stateless clients need.
-        correlation: Correlation :math:`\alpha` of time drifts one round apart.
+        time_drift_sq: Time drift :math:`D^2`, at most the sum of both drifts. If no client was seen twice it is
+            their sum, which is what the weights of stateless clients need.
+        correlation: Correlation :math:`\alpha` of time drifts one round apart; 0 if that may be
+            chance.
         information_loss_sq: Information loss :math:`R^2`.
     """
 
@@ -49,10 +44,16 @@ class DriftEstimates:
 
 
 class Adaptive(RoundWeights, tag="adaptive"):
-    """The theorem's weights, with drifts and information loss estimated during training.
+    r"""The theorem's weights, with drifts and information loss estimated during training.
 
     Every round each client reports a sketch of its present gradient at the server's model, and the
-    information loss of what it keeps. During the warm-up all samples have equal weight.
+    information loss of what it keeps; both over the parameters that the memory covers. The drifts follow from
+    the gradients of whichever clients take part (:mod:`~chronofed.methods.weighting.drift_estimates`).
+
+    What cannot be estimated is replaced: during the warm-up all samples have equal weight. Until a client is
+    seen again all drifts count as time drift. A correlation counts once it is larger than twice its standard
+    error; until then, or if no client is there again after one or two rounds, drifts are independent. If
+    rounds have a single client, successive gradients are compared. Reports that are not finite are left out.
 
     Attributes:
         discount: Factor per round on older contributions to the estimates; 1 averages over the whole run.
@@ -74,40 +75,22 @@ class Adaptive(RoundWeights, tag="adaptive"):
         """Start with no rounds."""
         return {"rounds": torch.zeros((), dtype=torch.int64)}
 
-    def update(self, state: Record, reports: Mapping[int, Record]) -> Record:
+    def update(self, state: Record, reports: Mapping[int, Record], round_: int) -> Record:
         """Add a round's reports to the running sums."""
-        if not reports:
+        clients, gradients, losses = _usable(reports)
+        if not len(clients):
             return state
-        clients = torch.tensor(sorted(reports), dtype=torch.int64)
-        gradients = torch.stack([reports[int(i)]["gradient"] for i in clients])  # (S, m)
-        losses = torch.stack([reports[int(i)]["information_loss_sq"] for i in clients])
-        round_ = _Round(clients, gradients - gradients.mean(0))
-        fade = self.discount
-        new: dict[str, Tensor] = {
+        # Rounds without reports count too.
+        fade = self.discount ** (round_ - int(state["round"])) if "round" in state else 1.0
+        return {
             "rounds": state["rounds"] + 1,
+            "round": torch.tensor(round_),
             "cohort": torch.tensor(len(clients)),
-            "information_loss_sq": _faded(
-                state, "information_loss_sq", fade, losses.sum(), len(clients)
+            "information_loss_sq": faded(
+                state, "information_loss_sq", fade, [float(losses.sum()), len(losses)]
             ),
-            "lag0": _faded(state, "lag0", fade, round_.centred.square().sum(), len(clients) - 1),
+            **add_round(state, Cohort(round_, clients, gradients), fade, self.discount),
         }
-        if len(clients) == 1:
-            # There is no cohort to compare with: compare two rounds in a row instead.
-            new["alone"] = gradients
-            if "alone" in state:
-                change = (gradients - state["alone"]).square().sum()
-                new["lag0"] = _faded(state, "lag0", fade, change, 2.0)
-        before = _previous(state)
-        for lag in LAGS:
-            products, weight = round_.products(before[lag]) if lag in before else (0.0, 0.0)
-            new[f"lag{lag}"] = _faded(state, f"lag{lag}", fade, products, weight)
-        new |= _all_pairs(state, round_, fade)
-        for lag, earlier in {
-            1: round_,
-            **{k + 1: r for k, r in before.items() if k + 1 in LAGS},
-        }.items():
-            new[f"clients{lag}"], new[f"centred{lag}"] = earlier.clients, earlier.centred
-        return new
 
     def resolve(self, state: Record) -> RoundWeights:
         """Return the theorem's weights with the current estimates."""
@@ -134,96 +117,17 @@ class Adaptive(RoundWeights, tag="adaptive"):
 
     def estimate(self, state: Record) -> DriftEstimates:
         """Estimate the constants from the running sums."""
-        lag0, lag1, lag2 = (_mean(state, f"lag{k}") for k in (0, *LAGS))
-        loss = _mean(state, "information_loss_sq") or 0.0
-        if lag0 is None:
-            # A single client was seen once.
-            return DriftEstimates(0.0, 0.0, 0.0, loss)
-        if lag1 is None:
-            # No client was seen twice.
-            return DriftEstimates(0.0, lag0, 0.0, loss)
-        correlation = 0.0
-        if lag2 is not None and lag0 > lag1 > lag2:
-            correlation = min((lag1 - lag2) / (lag0 - lag1), 0.99)
-        pairs = _mean(state, "pairs")
-        shared = _mean_correlation(correlation, int(state["rounds"]), self.discount)
-        if pairs is None or correlation > 0.9:
-            # All pairs are nearly alike, so only the lags tell the drifts apart.
-            time = max(lag0 - lag1, 0.0) / (1 - correlation)
-        else:
-            time = max(lag0 - pairs, 0.0) / (1 - shared)
-        return DriftEstimates(max(lag0 - time, 0.0), time, correlation, loss)
+        return DriftEstimates(*estimate_drifts(state), mean(state, "information_loss_sq") or 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Round:
-    """The centred gradients of one round's clients."""
-
-    clients: Tensor  # (S,) ascending
-    centred: Tensor  # (S, m)
-
-    def products(self, other: "_Round") -> tuple[Tensor, float]:
-        """Sum the inner products of clients that were in both rounds; return the sum and its divisor.
-
-        Centring removes a share of the drift: for cohorts of S and S' clients with B in both, the expectation
-        of one product is that of the drifts times :math:`1 - 1/S - 1/S' + B/(S S')`.
-        """
-        here = torch.isin(self.clients, other.clients)
-        there = torch.isin(other.clients, self.clients)
-        both, sizes = int(here.sum()), (len(self.clients), len(other.clients))
-        factor = 1 - 1 / sizes[0] - 1 / sizes[1] + both / (sizes[0] * sizes[1])
-        return (self.centred[here] * other.centred[there]).sum(), both * factor
-
-
-def _previous(state: Record) -> dict[int, _Round]:
-    return {
-        lag: _Round(state[f"clients{lag}"], state[f"centred{lag}"])
-        for lag in LAGS
-        if f"clients{lag}" in state
-    }
-
-
-def _faded(state: Record, name: str, fade: float, value: Tensor | float, weight: float) -> Tensor:
-    """Update a discounted sum and its divisor."""
-    before = state.get(name, torch.zeros(2, dtype=torch.float64))
-    return fade * before + torch.tensor([float(value), weight], dtype=torch.float64)
-
-
-def _mean(state: Record, name: str) -> float | None:
-    total, weight = state[name].tolist() if name in state else (0.0, 0.0)
-    return total / weight if weight > 0 else None
-
-
-def _all_pairs(state: Record, round_: _Round, fade: float) -> dict[str, Tensor]:
-    r"""Update every client's discounted sum of centred gradients, and the mean product of two of its rounds.
-
-    :math:`\sum_{s \ne t} \langle e_s, e_t \rangle = \|\sum_t e_t\|^2 - \sum_t \|e_t\|^2`
-    """
-    known = torch.unique(torch.cat([state.get("known", round_.clients[:0]), round_.clients]))
-    width = round_.centred.shape[1]
-    total = torch.zeros(len(known), width, dtype=torch.float64)
-    # Sums of squares, of weights, and of squared weights.
-    tally = torch.zeros(len(known), 3, dtype=torch.float64)
-    if "known" in state:
-        old = torch.searchsorted(known, state["known"])
-        fades = torch.tensor([fade**2, fade, fade**2], dtype=torch.float64)
-        total[old], tally[old] = fade * state["total"], state["tally"] * fades
-    here = torch.searchsorted(known, round_.clients)
-    total[here] += round_.centred
-    ones = torch.ones(len(here), dtype=torch.float64)
-    tally[here] += torch.stack([round_.centred.square().sum(1), ones, ones], dim=1)
-    products = total.square().sum(1) - tally[:, 0]
-    weights = tally[:, 1].square() - tally[:, 2]
-    factor = 1 - 1 / len(round_.clients)
-    pairs = torch.stack([products.sum(), factor * weights.clamp(min=0).sum()])
-    return {"known": known, "total": total, "tally": tally, "pairs": pairs}
-
-
-def _mean_correlation(correlation: float, rounds: int, fade: float) -> float:
-    """Average ``correlation ** |s - t|`` over pairs of different rounds, weighted like the sums."""
-    if correlation == 0 or rounds < 2:
-        return 0.0
-    age = np.arange(min(rounds, 500))
-    weight = fade ** (age[:, None] + age[None, :])
-    np.fill_diagonal(weight, 0.0)
-    return float((weight * correlation ** np.abs(age[:, None] - age[None, :])).sum() / weight.sum())
+def _usable(reports: Mapping[int, Record]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return clients ``(S,)``, gradients ``(S, m)`` and losses ``(S,)`` of all reports that are finite."""
+    clients = torch.tensor(sorted(reports), dtype=torch.int64)
+    if not reports:
+        return clients, clients, clients
+    gradients, losses = (
+        torch.stack([reports[i][name] for i in clients.tolist()])
+        for name in ("gradient", "information_loss_sq")
+    )
+    finite = gradients.isfinite().all(1) & losses.isfinite()
+    return clients[finite], gradients[finite], losses[finite]

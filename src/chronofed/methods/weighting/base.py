@@ -52,7 +52,7 @@ class RoundWeights(Kind):
         """Return the state of weights that learn, before the first round."""
         return {}
 
-    def update(self, state: Record, reports: Mapping[int, Record]) -> Record:
+    def update(self, state: Record, reports: Mapping[int, Record], round_: int) -> Record:
         """Return the state after a round, given the clients' reports."""
         return state
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from chronofed.core.config import Number
 from chronofed.core.errors import SpecError
 from chronofed.methods.optimal_weights.closed_form import covariance, solve
 from chronofed.methods.optimal_weights.quadratic_program import checked, eigen, minimise
@@ -93,7 +94,7 @@ class Covariance(RoundWeights, tag="covariance"):
     array([0.2632, 0.4737, 0.2632])
     """
 
-    matrix: tuple[tuple[float, ...], ...]
+    matrix: tuple[tuple[Number, ...], ...]
     information_loss_sq: Square
     nonnegative: bool = True
 

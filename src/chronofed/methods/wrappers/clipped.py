@@ -43,7 +43,7 @@ class Clipped(Wrapper, tag="clipped"):
 
     Attributes:
         backbone: The inner backbone.
-        bound: Largest l2 norm :math:`B` of an update; may be ``inf``.
+        bound: Largest l2 norm :math:`B` of an update; a huge one, such as 1e30, clips nothing.
         bounds: Largest norms of the other entries that clients send, by name, such as ``{ control = 10.0 }``.
         server_lr: Unused: set that of the inner backbone.
     """

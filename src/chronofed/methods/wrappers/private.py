@@ -67,10 +67,6 @@ class Private(Clipped, tag="private"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not all(map(math.isfinite, (self.bound, self.noise, *self.bounds.values()))):
-            raise ValueError(
-                "Private.bound: noise is proportional to the bounds, so all must be finite"
-            )
 
     __hash__ = Clipped.__hash__
 

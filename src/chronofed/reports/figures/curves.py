@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from chronofed.reports.figures import canvas
 from chronofed.reports.figures.canvas import COLOURS, FAINT, INK, style_axes
-from chronofed.reports.runs import Group
+from chronofed.reports.groups import Group
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -53,7 +53,8 @@ def draw_heatmap(
         style_axes(
             axes, "data set", "client" if run is runs[0] else "", f"{run.label}, round {when}"
         )
-    _bar(drawn, image, "points lost since the best" if mode == "lost" else "accuracy, %")
+    words = "points lost since the best" if mode == "lost" else "accuracy, %"
+    _bar(drawn, image, f"{words}\n({_measured_on(runs)})")
     return canvas.save(drawn, path)
 
 
@@ -73,6 +74,17 @@ def _table(run: RunView, mode: Mode, round_: int | None) -> tuple[int, NDArray[n
     table = np.full((clients.max() + 1, keys.max() + 1), np.nan)
     table[clients, keys] = shown / LEVELS
     return rounds[frame], table
+
+
+def _measured_on(runs: Sequence[RunView]) -> str:
+    """Say what the cells are measured on, and on how many samples."""
+    histories = [run.periods() for run in runs]
+    counts = [count for history in histories for count in history.tested.values()]
+    least, most = min(counts), max(counts)
+    samples = str(least) if least == most else f"{least} to {most}"
+    if any(history.basis == "classes" for history in histories):
+        return f"on its classes in the common test set, {samples} samples"
+    return f"on its own test rows, {samples} a cell"
 
 
 def draw_round_weights(runs: Sequence[RunView], path: str | os.PathLike[str]) -> Path:

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from chronofed.reports.downsample import Numbers
-from chronofed.reports.runs import Group
+from chronofed.reports.groups import Group
 
 # Lines of a curve.
 HEIGHT = 5

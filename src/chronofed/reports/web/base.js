@@ -51,7 +51,11 @@ cf.duration = (seconds) => {
   return seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${(seconds / 86400).toFixed(1)} d`;
 };
 
-cf.bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+// Numbers of two bytes, the lower one first.
+cf.numbers = (text) => {
+  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  return Uint16Array.from({ length: bytes.length / 2 }, (_, k) => bytes[2 * k] + 256 * bytes[2 * k + 1]);
+};
 
 // A tooltip beside the pointer, and the same text for screen readers.
 cf.tooltip = {

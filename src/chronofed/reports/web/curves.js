@@ -67,7 +67,7 @@ cf.Chart = class {
     const lookup = this.curves.map((c) => new Map(c.x.map((x, k) => [x, k])));
     return [["round", ...this.curves.map((c) => c.name)], places.map((x) => [String(x), ...this.curves.map((c, k) => {
       const at = lookup[k].get(x);
-      return at == null ? "" : cf.number(c.y[at]) + (c.d ? ` ± ${cf.number(c.d[at])}` : "");
+      return at == null ? "" : cf.number(c.y[at]) + (c.d?.[at] != null ? ` ± ${cf.number(c.d[at])}` : "");
     })])];
   }
 
@@ -82,8 +82,8 @@ cf.Chart = class {
       data.push(cf.interpolate(curve.x, y, places));
       if (curve.d) {
         const d = cf.smooth(curve.d, this.panel.window);
-        data.push(cf.interpolate(curve.x, y.map((v, k) => (v == null ? null : v + d[k])), places));
-        data.push(cf.interpolate(curve.x, y.map((v, k) => (v == null ? null : v - d[k])), places));
+        data.push(cf.interpolate(curve.x, y.map((v, k) => (v == null || d[k] == null ? null : v + d[k])), places));
+        data.push(cf.interpolate(curve.x, y.map((v, k) => (v == null || d[k] == null ? null : v - d[k])), places));
       }
     }
     return data;

@@ -1,4 +1,4 @@
-// Who forgets what, when: the accuracy on every client's data sets, of two runs side by side, at one round.
+// Who forgets what, when: the accuracy by client and data set, of two runs side by side, at one round.
 "use strict";
 
 cf.forgetting = () => {
@@ -6,7 +6,7 @@ cf.forgetting = () => {
   const chosen = { first: null, second: null, mode: "lost", round: null, pair: null };
   let content, tables;
   const controls = cf.el("div", { class: "bar" }), maps = cf.el("div", { class: "beside" }), answer = cf.el("p", { class: "answer", "aria-live": "polite" });
-  const rest = cf.el("p", { class: "soft" }), list = cf.el("div"), detail = cf.el("div", { class: "charts" });
+  const rest = cf.el("p", { class: "soft" }), meaning = cf.el("p", { class: "soft" }), list = cf.el("div"), detail = cf.el("div", { class: "charts" });
   const heatmaps = [0, 1].map((k) => new cf.Heatmap({ label: "Accuracy by client and data set", describe: (r, c) => describe(k, r, c), pick: (r, c) => choose(k, r, c) }));
   const heads = [0, 1].map(() => cf.el("figcaption"));
   const scales = [0, 1].map(() => cf.el("div"));
@@ -16,13 +16,14 @@ cf.forgetting = () => {
   const slider = cf.el("input", { type: "range", min: 0, id: "round", input: () => { chosen.round = tables[chosen.first].rounds[slider.value]; draw(); } });
   const shownRound = cf.el("output", { for: "round" });
   const mode = cf.el("div", { class: "switch", role: "group", "aria-label": "What is shown" });
-  node.append(controls, answer, maps, cf.el("h3", {}, "The worst data set of every client"), list, detail, rest);
+  const worstTitle = cf.el("h3");
+  node.append(controls, meaning, answer, maps, worstTitle, list, detail, rest);
 
   const decode = (raw) => {
-    const accuracy = cf.bytes(raw.accuracy), best = cf.bytes(raw.best), n = raw.pairs.length / 2;
+    const accuracy = cf.numbers(raw.accuracy), best = cf.numbers(raw.best), n = raw.pairs.length / 2;
     const pairs = Array.from({ length: n }, (_, k) => [raw.pairs[2 * k], raw.pairs[2 * k + 1]]);
     const place = new Map(pairs.map(([client, key], k) => [`${client}/${key}`, k]));
-    const value = (bytes, frame, k) => (frame < 0 || k == null || bytes[frame * n + k] === 255 ? null : bytes[frame * n + k] / 200);
+    const value = (levels, frame, k) => (frame < 0 || k == null || levels[frame * n + k] === 65535 ? null : levels[frame * n + k] / 10000);
     return {
       ...raw, pairs, place, now: (frame, k) => value(accuracy, frame, k), top: (frame, k) => value(best, frame, k),
       lost(frame, k) { const now = this.now(frame, k); return now == null ? null : this.top(frame, k) - now; },
@@ -37,6 +38,19 @@ cf.forgetting = () => {
     return held.flatMap((c, n) => (n % 2 ? [] : [`${table.about.classes?.[c] ?? `class ${c}`} ${held[n + 1]} %`])).join(", ");
   };
   const table = (k) => tables[k ? chosen.second : chosen.first];
+  const estimated = () => table(0).basis === "classes";
+  const testedOn = (t, k) => (t.tested[k] == null ? "" : estimated() ? `from ${t.tested[k]} samples of these classes in the common test set` : `n = ${t.tested[k]} test rows`);
+  const worstWords = () => (estimated() ? "The worst mix of classes of every client" : "The worst data set of every client");
+  const explainCells = () => {
+    const t = table(0), counts = t.tested.filter((n) => n != null), [least, most] = [Math.min(...counts), Math.max(...counts)];
+    const range = least === most ? `${least}` : `${least} to ${most}`;
+    const sample = t.seen > t.followed ? ` A random sample of ${t.followed} of ${t.seen} pairs is followed.` : "";
+    const text = estimated()
+      ? `A cell is the accuracy on the classes that a client's data set holds, in their proportions, measured on the common test set (${range} samples). It is not measured on the client's own samples: two data sets with the same mix of classes have the same number.`
+      : `A cell is the accuracy on a client's own test rows of one period: ${range} rows. With n rows one row is 100 / n points, so small cells are rough.`;
+    meaning.textContent = text + sample;
+    worstTitle.textContent = worstWords();
+  };
   const axes = () => {
     const both = [table(0), table(1)].filter(Boolean);
     const sorted = (n) => [...new Set(both.flatMap((t) => t.pairs.map((pair) => pair[n])))].sort((a, b) => a - b);
@@ -47,7 +61,7 @@ cf.forgetting = () => {
     const t = table(k), at = t.place.get(`${rows[r]}/${columns[c]}`), frame = t.frame(chosen.round), now = t.now(frame, at);
     const title = `${clientName(rows[r])}, ${keyName(columns[c])}`;
     if (now == null) return [title, at == null ? "never held" : "not held yet"];
-    return [title, classesOf(t, at), `now ${cf.number(100 * now, 1)} %, best so far ${cf.number(100 * t.top(frame, at), 1)} %`, `lost ${cf.number(100 * t.lost(frame, at), 1)} points`].filter(Boolean);
+    return [title, classesOf(t, at), testedOn(t, at), `now ${cf.number(100 * now, 1)} %, best so far ${cf.number(100 * t.top(frame, at), 1)} %`, `lost ${cf.number(100 * t.lost(frame, at), 1)} points`].filter(Boolean);
   };
   const asRows = (k) => [["client", ...columns.map(keyName)], rows.map((client) => [clientName(client), ...columns.map((key) => {
     const t = table(k), value = t[chosen.mode === "lost" ? "lost" : "now"](t.frame(chosen.round), t.place.get(`${client}/${key}`));
@@ -72,11 +86,11 @@ cf.forgetting = () => {
     const { pair, k, now, top } = ranked[0], classes = classesOf(a, k);
     const title = (t) => cf.el("b", {}, t.label.replace(/, seed (\d+)$/, " (seed $1)"));
     const [client, most] = clients[0], parts = [`After round ${chosen.round}, `, title(a), ` has forgotten ${points(mean(a))} on average, most on ${clientName(client)} (${points(most)}). `,
-      `The worst is ${clientName(pair[0])}, ${keyName(pair[1])}${classes ? ` (${classes})` : ""}: it fell from ${cf.number(100 * top, 0)} % to ${cf.number(100 * now, 0)} %.`];
+      `The worst is ${clientName(pair[0])}, ${keyName(pair[1])}${classes ? ` (${classes})` : ""}: ${estimated() ? "the accuracy on these classes" : "it"} fell from ${cf.number(100 * top, 0)} % to ${cf.number(100 * now, 0)} %${estimated() ? "" : ` (${testedOn(a, k)})`}.`];
     if (b) {
       const there = b.now(b.frame(chosen.round), b.place.get(`${pair[0]}/${pair[1]}`));
       parts.push(" ", title(b), ` has forgotten ${points(mean(b) ?? 0)} on average and ${points(mean(b, client) ?? 0)} on ${clientName(client)}`,
-        there == null ? "." : `; there, that data set is at ${cf.number(100 * there, 0)} %.`);
+        there == null ? "." : `; there, ${estimated() ? "they are" : "it is"} at ${cf.number(100 * there, 0)} %.`);
     }
     answer.replaceChildren(...parts);
   };
@@ -85,9 +99,9 @@ cf.forgetting = () => {
     const b = table(1), body = worst.slice(0, 10).map(({ pair, k, now, top, lost }) => {
       const other = b ? b.now(b.frame(chosen.round), b.place.get(`${pair[0]}/${pair[1]}`)) : null;
       const button = cf.el("button", { type: "button", class: "link", click: () => { chosen.pair = pair; drawPair(); } }, `${clientName(pair[0])}, ${keyName(pair[1])}`);
-      return [button, classesOf(table(0), k), `${cf.number(100 * top, 1)} %`, `${cf.number(100 * now, 1)} %`, cf.number(100 * lost, 1), ...(b ? [other == null ? "–" : `${cf.number(100 * other, 1)} %`] : [])];
+      return [button, classesOf(table(0), k), String(table(0).tested[k] ?? "–"), `${cf.number(100 * top, 1)} %`, `${cf.number(100 * now, 1)} %`, cf.number(100 * lost, 1), ...(b ? [other == null ? "–" : `${cf.number(100 * other, 1)} %`] : [])];
     });
-    list.replaceChildren(cf.table(["client, data set", "mostly", "best so far", "now", "lost, points", ...(b ? [`now, ${b.label}`] : [])], body, { label: "The worst data set of every client", class: "forgotten" }));
+    list.replaceChildren(cf.table(["client, data set", "mostly", estimated() ? "test samples of its classes" : "test rows (n)", "best so far", "now", "lost, points", ...(b ? [`now, ${b.label}`] : [])], body, { label: worstWords(), class: "forgotten" }));
   };
   const drawPair = () => {
     const [client, key] = chosen.pair ?? [];
@@ -123,6 +137,7 @@ cf.forgetting = () => {
       figures[k].querySelector("details").refill();
     });
     const ranked = ranking();
+    explainCells();
     explain(ranked);
     drawList(ranked);
     drawPair();

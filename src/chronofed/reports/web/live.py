@@ -2,11 +2,12 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from chronofed.core.errors import StorageError
 from chronofed.reports.run_index import RunIndex
@@ -14,6 +15,9 @@ from chronofed.reports.web.page import asset, script, style
 
 ADDRESS = "127.0.0.1"
 PORT = 8765
+LOCAL_HOSTS = frozenset({ADDRESS, "localhost", "::1"})
+"""Names of this machine that no name server can give away; a forwarded port changes only the port."""
+MAX_QUERY_FIELDS = 1000
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -32,15 +36,19 @@ class LiveServer(ThreadingHTTPServer):
     Args:
         root: The folder.
         port: The port to listen on; 0 for any free one.
+        hosts: Further names by which browsers may reach it, such as that of a proxy.
 
     Raises:
         StorageError: If the port is taken.
     """
 
     daemon_threads = True
+    # Connections that wait to be accepted; with Python's 5, one more tries again after one or three seconds.
+    request_queue_size = 128
 
-    def __init__(self, root: Path, port: int = PORT) -> None:
+    def __init__(self, root: Path, port: int = PORT, hosts: Iterable[str] = ()) -> None:
         self.index = RunIndex(root)
+        self.hosts = LOCAL_HOSTS | {host.lower() for host in hosts}
         try:
             super().__init__((ADDRESS, port), Handler)
         except (OSError, OverflowError) as error:
@@ -48,15 +56,17 @@ class LiveServer(ThreadingHTTPServer):
                 f"cannot listen on {ADDRESS}:{port} ({error}); choose another --port, or 0 for any"
             )
             raise StorageError(msg) from error
-        port = self.server_address[1]
         # Read all runs once, so that the first browser does not wait.
         self.index.rows()
-        self.hosts = {f"{ADDRESS}:{port}", f"localhost:{port}"}
 
     @property
     def url(self) -> str:
         """The address for browsers."""
         return f"http://{ADDRESS}:{self.server_address[1]}/"
+
+
+class BadRequestError(Exception):
+    """A request that makes no sense; the text is for the browser."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -69,11 +79,19 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a browser."""
+        try:
+            self._get()
+        except BadRequestError as error:
+            self._refuse(HTTPStatus.BAD_REQUEST, str(error))
+
+    def _get(self) -> None:
         # DNS rebinding: a page elsewhere that points its own name at this machine sends that name.
-        if self.headers.get("Host") not in self.server.hosts:
-            self._answer(HTTPStatus.FORBIDDEN, "json", b'{"error": "unknown host"}')
+        host = _host(self.headers.get("Host", ""))
+        if host not in self.server.hosts:
+            advice = "if it is yours, start chronofed watch with --allow-host and this name"
+            self._refuse(HTTPStatus.FORBIDDEN, f"unknown host {host!r:.80}; {advice}")
             return
-        address = urlsplit(self.path)
+        address = _split(self.path)
         answers: dict[str, tuple[str, Callable[[], str]]] = {
             "/": ("html", lambda: asset("watch.html")),
             "/page.css": ("css", lambda: style() + asset("watch.css")),
@@ -82,7 +100,7 @@ class Handler(BaseHTTPRequestHandler):
             "/api/payload": ("json", lambda: self._payload(address.query)),
         }
         if address.path not in answers:
-            self._answer(HTTPStatus.NOT_FOUND, "json", b'{"error": "no such page"}')
+            self._refuse(HTTPStatus.NOT_FOUND, "no such page")
             return
         kind, make = answers[address.path]
         self._answer(HTTPStatus.OK, kind, make().encode())
@@ -93,8 +111,14 @@ class Handler(BaseHTTPRequestHandler):
         return json.dumps({"runs": self.server.index.rows()})
 
     def _payload(self, query: str) -> str:
-        names = parse_qs(query, max_num_fields=1000).get("run", [])
+        try:
+            names = parse_qs(query, max_num_fields=MAX_QUERY_FIELDS).get("run", [])
+        except ValueError as error:
+            raise BadRequestError(f"more than {MAX_QUERY_FIELDS} fields in the query") from error
         return json.dumps(self.server.index.payload(names))
+
+    def _refuse(self, status: HTTPStatus, reason: str) -> None:
+        self._answer(status, "json", json.dumps({"error": reason}).encode())
 
     def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
         """Send a body, or 304 if the browser has it already."""
@@ -122,3 +146,17 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Log nothing."""
+
+
+def _split(address: str) -> SplitResult:
+    try:
+        return urlsplit(address)
+    except ValueError as error:
+        raise BadRequestError(f"not an address: {error}") from error
+
+
+def _host(header: str) -> str:
+    """Return the name in a ``Host`` header, without the port; empty if there is none."""
+    # Only a name and a port: "localhost@evil.example" is not this machine.
+    found = re.fullmatch(r"(\[[0-9a-f:.]+\]|[\w.-]+)(?::\d{1,5})?", header.lower(), re.ASCII)
+    return found[1].strip("[]") if found else ""

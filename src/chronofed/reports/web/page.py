@@ -12,9 +12,8 @@ from string import Template
 
 from chronofed.core.atomic import write_atomic
 from chronofed.reports.figures.canvas import COLOURS
+from chronofed.reports.groups import Group, measures_of
 from chronofed.reports.payload import build_payload
-from chronofed.reports.runs import Group, measures_of
-from chronofed.reports.terminal.comparison import cell
 from chronofed.training.measures import columns
 
 DARK = ("#6aa7e8", "#f0905a", "#56c096", "#e07cbb", "#c9a94a", "#a394f0", "#ee7a86", "#58c0d4")
@@ -119,11 +118,11 @@ def _digest(code: str) -> str:
 def _table(groups: Sequence[Group]) -> str:
     """Render the summary for viewers that run no script."""
     shown = columns(measures_of(groups))
-    headings = ("experiment", "runs", *(column.heading for column in shown))
+    headings = ("experiment", "runs x rounds", *(column.heading for column in shown))
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
     rows = [
-        f"<tr><th>{escape(group.name)}</th><td>{len(group.runs)}</td>"
-        + "".join(f"<td>{cell(group, column)}</td>" for column in shown)
+        f"<tr><th>{escape(group.name)}</th><td>{group.size}</td>"
+        + "".join(f"<td>{group.text(column)}</td>" for column in shown)
         + "</tr>"
         for group in groups
     ]

@@ -9,12 +9,8 @@ cf.summary = () => {
   let order = null;
   const draw = (content) => {
     const columns = content.columns.filter((c) => content.groups.some((g) => g.cells[c.key]));
-    const best = new Map(columns.map((c) => {
-      const values = content.groups.map((g) => g.cells[c.key]?.[0]).filter((v) => v != null);
-      return [c.key, c.better && content.groups.length > 1 ? Math[c.better === "higher" ? "max" : "min"](...values) : null];
-    }));
     const numbered = content.groups.map((group, k) => [group, k]);
-    if (order) numbered.sort(([a], [b]) => order.sign * ((a.cells[order.key]?.[0] ?? Infinity) - (b.cells[order.key]?.[0] ?? Infinity)));
+    if (order) numbered.sort(([a], [b]) => order.sign * ((a.cells[order.key]?.mean ?? Infinity) - (b.cells[order.key]?.mean ?? Infinity)));
     const sorter = (c) => cf.el("button", {
       type: "button", class: "sorter", click: () => {
         const first = c.better === "higher" ? -1 : 1;
@@ -30,15 +26,17 @@ cf.summary = () => {
       cf.el("tbody", {}, numbered.map(([group, k]) => cf.el("tr", {},
         cf.el("th", { scope: "row" }, cf.el("span", { class: "swatch", style: { background: `var(--c${k % 8})` } }), cf.el("span", { class: "name" }, group.name),
           cf.el("div", { class: "soft method" }, `${group.method} `, ...cf.unfinished(group))),
-        cf.el("td", {}, `${group.runs.length} × ${group.rounds}`),
-        columns.map((c) => cf.el("td", { class: group.cells[c.key]?.[0] === best.get(c.key) ? "best" : null },
-          cf.cell(group.cells[c.key], c, group.runs.length)))))))));
+        cf.el("td", {}, group.size.replace("x", "×")),
+        columns.map((c) => cf.el("td", { class: content.best[c.key] === k ? "best" : null }, cf.cell(group.cells[c.key])))))))),
+    cf.el("ul", { class: "soft notes" }, content.notes.map((note) => cf.el("li", {}, note))));
   };
   return { node: holder, update: draw };
 };
-cf.cell = (pair, column, runs) => {
-  if (!pair) return "–";
-  return runs > 1 ? [cf.number(pair[0], column.digits), cf.el("div", { class: "deviation" }, `± ${cf.number(pair[1], column.digits)}`)] : cf.number(pair[0], column.digits);
+// Numbers of tables are rounded by chronofed.reports.spread alone; the page shows its text.
+cf.cell = (cell) => {
+  if (!cell) return "–";
+  const [mean, ...rest] = cell.text.replaceAll("-", "−").split(" ± ");
+  return rest.length ? [mean, cf.el("div", { class: "deviation" }, `± ${rest[0]}`)] : mean;
 };
 cf.unfinished = (group) => [...new Set(group.runs.map((run) => run.state))].filter((state) => state !== "finished").map((state) => cf.badge(state));
 
@@ -157,7 +155,7 @@ cf.environment = () => {
 
 cf.addSection({
   id: "summary", title: "Summary", make: cf.summary, has: (content) => content.groups.length, absent: "No run yet.",
-  about: "best-5: mean of the five best evaluations (the paper's figure, optimistic); last: after the last round; anytime: mean over all evaluations. ±: one deviation over seeds.",
+  about: "mean of best 5: over the five best evaluations of a run (the paper's figure, chosen on the test set; it can lie below the last); last: after the last round; anytime: mean over all evaluations. ±: one deviation over seeds; a single run has none.",
 });
 cf.addSection({
   id: "curves", title: "Curves", has: (content) => content.measures.length, absent: "No evaluation has been recorded yet.",
@@ -166,8 +164,8 @@ cf.addSection({
 });
 cf.addSection({
   id: "forgetting", title: "Who forgets what, when", make: cf.forgetting, has: (content) => content.periods.length,
-  about: "Every client's data sets, and the accuracy of the global model on them. Choose a cell to see it over time.",
-  absent: "These runs did not follow single data sets (evaluate.periods).",
+  about: "The accuracy of the global model by client and data set. Choose a cell to see it over time.",
+  absent: "These runs did not follow single data sets (evaluate.periods), or version 0.1 recorded them.",
 });
 cf.addSection({
   id: "weights", title: "Round weights", make: cf.weights, has: (content) => content.weights.length,

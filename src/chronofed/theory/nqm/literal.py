@@ -242,6 +242,7 @@ class Parabola:
     matrix: Tensor
     slope: Vector
     noise_std: float
+    uses_batch_statistics: bool = False
 
     def __post_init__(self) -> None:
         self.buffers = torch.zeros(0, dtype=torch.float64)

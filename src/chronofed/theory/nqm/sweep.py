@@ -32,7 +32,7 @@ class Cell:
             above.
         loss: Mean loss of the last fifth.
         final: Loss after the last round, mean over seeds.
-        deviation: Its deviation over seeds.
+        deviation: Its sample standard deviation over seeds; ``None`` for a single seed.
         variation: Quadratic variation of the loss in the last fifth, mean over seeds; less is smoother.
         tolerated: Largest learning rate of the grid with at most twice the best loss.
         stable: Largest learning rate of the grid that ends below the loss at the start.
@@ -47,7 +47,7 @@ class Cell:
     likely: tuple[float, float]
     loss: float
     final: float
-    deviation: float
+    deviation: float | None
     variation: float
     tolerated: float
     stable: float
@@ -115,7 +115,7 @@ def _cell(setting: str, algorithm: str, lrs: Array, losses: Array) -> Cell:
         likely=(low, high),
         loss=float(tail[best]),
         final=float(runs[:, -1].mean()),
-        deviation=float(runs[:, -1].std()),
+        deviation=float(runs[:, -1].std(ddof=1)) if len(runs) > 1 else None,
         variation=float((np.diff(runs[:, -last - 1 :]) ** 2).sum(-1).mean()),
         tolerated=float(lrs[tail <= TOLERATED * tail[best]].max()),
         stable=float(lrs[losses[:, :, -1].mean(1) < losses[:, :, 0].mean()].max(initial=0.0)),

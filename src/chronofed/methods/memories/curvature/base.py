@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Generator
 
@@ -43,7 +44,14 @@ class MeanLoss:
 
 
 class Curvature(Kind):
-    r"""Estimates :math:`\mathrm{diag}\,\nabla^2 f(w)` of a mean loss :math:`f`."""
+    r"""Estimates :math:`\mathrm{diag}\,\nabla^2 f(w)` of a mean loss :math:`f`.
+
+    An estimate keeps its sign, so that the errors of many records average out. The memory clamps their sum
+    (:class:`~chronofed.methods.memories.taylor.Taylor`).
+    """
+
+    nonnegative: ClassVar[bool] = False
+    """Whether no estimate is ever negative, so that a memory need not keep what clamping takes."""
 
     @abstractmethod
     def expand(self, loss: MeanLoss, generator: Generator) -> tuple[Vector, Vector]:

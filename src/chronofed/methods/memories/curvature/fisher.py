@@ -1,5 +1,7 @@
 """Curvature from first derivatives: squares of gradients."""
 
+from typing import ClassVar
+
 from torch import Generator
 
 from chronofed.core.stacking import stacked
@@ -16,6 +18,8 @@ class Fisher(Curvature, tag="fisher"):
     and for networks of ReLU layers. With the labels of the data this holds only where the model fits them.
     """
 
+    nonnegative: ClassVar[bool] = True
+
     @stacked
     def expand(self, loss: MeanLoss, generator: Generator) -> tuple[Vector, Vector]:
         """Compute both from the same gradients of single samples."""
@@ -29,6 +33,8 @@ class SquaredGradient(Curvature, tag="squared-gradient"):
 
     By Jensen's inequality it is never more than :class:`Fisher`, and it vanishes as training converges.
     """
+
+    nonnegative: ClassVar[bool] = True
 
     @stacked
     def expand(self, loss: MeanLoss, generator: Generator) -> tuple[Vector, Vector]:

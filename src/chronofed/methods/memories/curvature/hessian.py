@@ -18,16 +18,13 @@ class Hutchinson(Curvature, tag="hutchinson"):
     .. math:: h = \frac1m \sum_{k=1}^m v_k \odot \nabla^2 f(w)\, v_k, \qquad v_k \in \{-1, 1\}^d
 
     It is unbiased, and exact if the Hessian is diagonal. The variance of an entry is the sum of the squares of
-    all others in its row, divided by the number of probes.
+    all others in its row, divided by the number of probes: an entry may be negative, also of a convex loss.
 
     Attributes:
         probes: Number of random vectors :math:`m`; each costs one Hessian product.
-        clamp: Whether to set negative values to 0, so that no remembered objective is unbounded below. The
-            clamped estimate is no longer unbiased.
     """
 
     probes: Count = 1
-    clamp: bool = True
 
     def expand(self, loss: MeanLoss, generator: Generator) -> tuple[Vector, Vector]:
         """Average over the probes."""
@@ -36,8 +33,7 @@ class Hutchinson(Curvature, tag="hutchinson"):
         for _ in range(self.probes):
             signs = torch.randint(2, total.shape, generator=generator).to(total).mul_(2).sub_(1)
             total.addcmul_(signs, loss.hessian_product(signs))
-        total.div_(self.probes)
-        return gradient, total.clamp_(min=0) if self.clamp else total
+        return gradient, total.div_(self.probes)
 
 
 class Exact(Curvature, tag="exact"):

@@ -1,0 +1,109 @@
+"""Orders on the client: what its own method, model and limits do not allow is refused in one line."""
+
+import sqlite3
+import time
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+import torch
+
+from chronofed import FedOpt, Method, Mime, Private, Scaffold, Train
+from chronofed.clients.messages import Order
+from chronofed.clients.order_check import OrderCheck, OrderLimits, with_time_limit
+from chronofed.clients.state import ClientState
+from chronofed.clients.store import ClientStore, inspect
+from chronofed.core.errors import RunError
+from chronofed.core.limits import read_json
+from chronofed.core.types import Batch
+from chronofed.methods.surrogate import Surrogate
+
+
+@pytest.fixture
+def ordered(task):
+    """Return a check, and an order that passes it."""
+
+    def ordered(method):
+        params, buffers = task.initial(0)
+        samples = task.samples(torch.arange(8).numpy())
+        server = method.backbone.broadcast(method.backbone.init_server(params, 4))
+        order = Order(0, 1, server, buffers, method.weights, None, Train(steps=2), 0)
+        limits = OrderLimits(max_steps=50)
+        return OrderCheck(method, Train(), task.objective(), samples, limits), order
+
+    return ordered
+
+
+@pytest.mark.parametrize("backbone", [Scaffold(), FedOpt(backbone=Scaffold()), Private(), Mime()])
+def test_an_honest_order_passes(ordered, backbone):
+    check, order = ordered(Method(backbone, average="clients"))
+    exchange = "prepare" if backbone.two_phase else "train"
+    assert check.problem(order, exchange, None) is None
+
+
+@pytest.mark.parametrize(
+    ("train", "reason"),
+    [
+        (Train(steps=10**9), "more than 50 local steps; max_steps"),
+        (Train(epochs=1e6), "more than 50 local steps; max_steps"),
+        (Train(epochs=49.0, batch_size=1), "more than 50 local steps; max_steps"),
+        (Train(steps=1, batch_size=10**12), "train.batch_size: 1000000000000 is above 32"),
+    ],
+)
+def test_an_order_without_end_is_refused(ordered, train, reason):
+    check, order = ordered(Method())
+    assert reason in check.problem(replace(order, train=train), "train", None)
+
+
+def test_an_order_without_control_is_refused(ordered):
+    check, order = ordered(Method(Scaffold()))
+    server = {name: tensor for name, tensor in order.server.items() if name != "control"}
+    assert "server.control: missing" in check.problem(replace(order, server=server), "train", None)
+    mime, order = ordered(Method(Mime()))
+    assert "server.control: missing" in mime.problem(order, "train", None)
+
+
+def test_wrong_numbers_are_refused(ordered):
+    check, order = ordered(Method(Scaffold()))
+    wrong = {**order.server, "control": order.server["control"] * torch.nan}
+    assert "not finite" in check.problem(replace(order, server=wrong), "train", None)
+    assert "buffers" in check.problem(replace(order, buffers=torch.zeros(3)), "train", None)
+    past = Surrogate(float("inf"))
+    assert "too large" in check.problem(replace(order, past=past), "train", None)
+    assert "control: missing" in check.problem(order, "train", ClientState())
+
+
+def test_time_is_limited(task):
+    params, _ = task.initial(0)
+    objective = with_time_limit(task.objective(), 1e-9)
+    time.sleep(0.001)
+    with pytest.raises(RunError, match="took more than 1e-09 s; max_round_s"):
+        objective.gradient(params, Batch.mean(task.samples(torch.arange(4).numpy())))
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 40 + "]" * 40, "[" + "[]," * 10_000 + "[]]", "[" + "0," * (2**20 + 1) + "0]"]
+)
+def test_json_is_bounded(text):
+    with pytest.raises(ValueError, match="are accepted"):
+        read_json(text)
+
+
+def test_brackets_in_a_text_are_not_levels():
+    assert read_json('["' + "[" * 100 + '"]') == ["[" * 100]
+
+
+def test_a_client_store_with_damaged_tables_is_one_line(tmp_path):
+    path = tmp_path / "client.sqlite"
+    with ClientStore(path):
+        pass
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"CREATE TABLE forgotten", b"CREATE TABLE \xff\xffrgotten"))
+    with pytest.raises(RunError, match="client store is damaged"):
+        inspect(path)
+    path.write_bytes(content)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE VIEW more AS SELECT 1")
+        database.commit()
+    with pytest.raises(RunError, match="its tables are not those of a client store"):
+        inspect(path)
