@@ -43,17 +43,13 @@ test-flower: $(VENV)-flower/.done
 	CHRONOFED_TEST_FLOWER=1 FLWR_TELEMETRY_ENABLED=0 OMP_NUM_THREADS=1 \
 		$(VENV)-flower/bin/python -m pytest tests/flower
 
-# Every bad input and every damaged run directory that we know.
+# Bad inputs, damaged run directories, mutated messages and client stores; `make test` tries some of them.
 test-corpus: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m corpus tests/corpus
 
 # Pages in a real browser: Debian's Chromium (apt install chromium), or another in CHRONOFED_BROWSER.
 test-browser: $(VENV)/.browser
 	$(BIN)/python -m pytest tests/browser
-
-# All damaged run directories and bad inputs of tests/corpus; `make test` runs some of them.
-test-corpus: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/corpus
 
 # 20 SIGKILLs of each of nine configurations; takes about a quarter of an hour, and may be stopped and started again.
 test-kills: $(VENV)/.dev
