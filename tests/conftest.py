@@ -24,6 +24,21 @@ if find_spec("hypothesis"):
     settings.load_profile("quick")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Leave all but some cases of a test that is marked with ``some`` to ``make test-product``."""
+    cases = {}
+    for item in items:
+        if item.get_closest_marker("some"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for every in cases.values():
+        (count,) = every[0].get_closest_marker("some").args
+        quick = {round(k * len(every) / count) for k in range(count)}
+        for number, item in enumerate(every):
+            if number not in quick:
+                item.add_marker(pytest.mark.product)
+
+
 @pytest.fixture(scope="session")
 def data() -> Dataset:
     return blobs()

@@ -45,22 +45,15 @@ HARMLESS = {
     NEWEST: ("deleted", "dangling link"),
 }
 QUICK = {
-    "finished-summary.json-cut-in-half",
     "finished-summary.json-a-digit-changed",
     "finished-metrics.jsonl-a-digit-changed",
     "finished-scenario.json-wrong-type",
-    "finished-environment.json-emptied",
-    "finished-digests.json-folder",
     "stopped-metrics.jsonl-emptied",
-    "stopped-metrics.jsonl-first-line-lost",
     "stopped-period_accuracy.jsonl-bit-flipped-in-the-middle",
-    "stopped-times.jsonl-line-of-another-type",
     "stopped-digests.json-deleted",
     "stopped-spec.toml-another-size-of-model",
     "stopped-newest-checkpoint-newer-format",
     "stopped-newest-checkpoint-zeros",
-    "stopped-older-checkpoint-folder",
-    "stopped-checkpoints-replaced-by-a-file",
 }
 FAILURE = "error 123456789 stopped it"
 ALL = list(cases())

@@ -104,6 +104,7 @@ def test_every_cell_of_a_recipe(count):
     assert count == {"load": 2, "split": 2, "check": 2}  # two rows
 
 
+@pytest.mark.slow
 def test_every_trial_of_a_sweep(count):
     pytest.importorskip("optuna", reason="needs the extra 'sweep'")
     vary = ["--vary", "train.lr=0.01,0.05", "--trials", "1", "--seeds", "0,1"]

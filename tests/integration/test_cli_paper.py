@@ -115,6 +115,7 @@ def test_run_and_report(call, tmp_path):
     assert "a client never comes back" in claim["evidence"]
 
 
+@pytest.mark.slow
 def test_a_recipe_may_want_other_seeds(call, tmp_path):
     (tmp_path / "one.toml").write_text(MINI.replace("hours = 0.01", "hours = 0.01\nseeds = [7]"))
     code, out, _ = call("run", "one.toml", "--json", "--jobs", 1)
@@ -190,6 +191,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(call, tmp_path, action):
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_tables_that_other_commands_make(call, tmp_path):
     code, out, _ = call("run", "table-weights", "figure-drift")
     assert code == 0

@@ -82,6 +82,7 @@ def test_a_report_of_nothing(call, tmp_path):
     assert err.count("\n") == 1
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("kind", ["curves", "heatmap", "weights", "information-loss", "scenario"])
 def test_figures(call, grid, tmp_path, kind):
     pytest.importorskip("matplotlib")

@@ -85,6 +85,7 @@ def test_a_search_continues_where_it_stopped(call, tmp_path):
     assert values == sorted(values, reverse=True)
 
 
+@pytest.mark.slow
 def test_an_interrupted_trial_is_queued_again(tmp_path):
     sweep = Sweep(tmp_path / "spec.toml", [SearchRange.parse("train.lr=0.01:0.1")], tmp_path / "s")
 
@@ -227,6 +228,7 @@ def test_a_sweep_says_what_trials_are_scored_on_and_stays_with_it(call, tmp_path
     assert "its trials were scored on validation rows; choose another folder (-o)" in err
 
 
+@pytest.mark.slow
 def test_divergence_is_a_result(call):
     code, out, _ = call("--vary", "train.lr=0.05,1e30", "--trials", 6, "-s", "train.steps=5")
     assert code == 0

@@ -37,6 +37,7 @@ def found(path, wanted: set[bytes]) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("cache_mb", [None, 1e-6])
 @pytest.mark.parametrize("when", [5, 3])
 @pytest.mark.parametrize("what", ["client", "rows"])

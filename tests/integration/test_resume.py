@@ -63,6 +63,7 @@ def new_category(path):
     path.write_text(path.read_text() + rows(1, 240).replace(",a", ",new"))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("change", [appended, relabelled, shortened, new_category])
 def test_changed_data(change, stopped, workdir):
     change(workdir / "rows.csv")
@@ -142,6 +143,7 @@ def test_the_advice_about_damaged_lines_repairs_them(stopped, spec, workdir):
     assert results(stopped.path) == results(straight.path)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("lost", [slice(0, 0), slice(0, 1), slice(2, 6), slice(1, 3)])
 def test_lines_that_a_user_deleted_come_back(stopped, spec, workdir, lost):
     straight = make_run(spec, workdir / "straight")

@@ -158,18 +158,21 @@ def test_every_kind_of_training(method, train):
     check(method, train)
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("chunk", [1, 2, 3, 100])
 @pytest.mark.parametrize("backbone", [FedAvg(), Ditto()], ids=name)
 def test_any_number_of_clients_at_a_time(backbone, chunk):
     check(Method(backbone, CoreSet(size=5)), chunk=chunk)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("inner", [Scaffold(option="I"), Ditto(), Mime(), FedProx()], ids=name)
 def test_wrapped_backbones(inner):
     check(Method(FedOpt(backbone=inner)))
     check(Method(inner), TRAINS["plain"])
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize(
     "weights",
     [Merged(), Fixed(0.5), Optimal(1.0, 0.1), Correlated(1.0, 0.1, 0.9), Adaptive()],
@@ -202,6 +205,7 @@ class Partial(Taylor, tag=True):
         return {**record, **cut, "spans": torch.tensor([[start, start + half]])}
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("train", [TRAINS["plain"], TRAINS["slow"]], ids=["alike", "unlike"])
 @pytest.mark.parametrize("memory", [Taylor(), OwnTaylor(), Partial()], ids=name)
 @pytest.mark.parametrize("dtype", LIMIT, ids=str)
@@ -238,6 +242,7 @@ class Counting(Taylor, tag=True):
         return super().observe(objective, params, samples, generator)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     "dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.slow)], ids=str
 )

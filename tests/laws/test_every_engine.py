@@ -47,6 +47,7 @@ def test_engines_agree(method, train_for, straight, engines):
         assert same(train_for(method, ROUNDS, engine=engines(kind)), serial), kind
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("memory", MEMORIES, ids=name)
@@ -57,6 +58,7 @@ def test_the_number_of_workers_does_not_matter(memory, kind, workers, train_for,
         assert same(result, straight(chosen, ROUNDS))
 
 
+@pytest.mark.some(7)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("backbone", BACKBONES, ids=name)
 def test_buffers_agree_too(backbone, kind, train_for, engines, normalised):

@@ -62,6 +62,7 @@ def learn(rounds, loss=0.0, weights=None, name=lambda t, i: i):
     return weights, state
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("client", "time"), [(4.0, 1.0), (1.0, 4.0), (1.0, 1.0), (0.5, 5.0)])
 def test_independent_drifts(seed, client, time):
@@ -73,6 +74,7 @@ def test_independent_drifts(seed, client, time):
     assert found.information_loss_sq == pytest.approx(0.3)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("correlation", [0.3, 0.6, 0.8])
 def test_correlated_drifts(seed, correlation):

@@ -110,6 +110,7 @@ def noisy(seed, cohorts, clients, correlation, client=4.0, time=1.0, dimension=2
         drift = correlation * drift + np.sqrt(1 - correlation**2) * noise(time)
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(("correlation", "discount"), [(0.0, 1.0), (0.5, 0.98)])
 @pytest.mark.parametrize(("size", "clients"), PARTICIPATION)
 def test_one_run_of_100_rounds(size, clients, correlation, discount):
@@ -186,6 +187,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.some(9)
 @pytest.mark.parametrize("loss", [0.0, 0.5])
 @pytest.mark.parametrize("rounds", HOSTILE.values(), ids=HOSTILE)
 def test_weights_are_valid_after_every_round(rounds, loss):

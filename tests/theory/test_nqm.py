@@ -31,6 +31,7 @@ def relative(a, b):
 # --- the literal run and the reduction agree pathwise
 
 
+@pytest.mark.some(31)
 @pytest.mark.parametrize("algorithm", nqm.ALGORITHMS, ids=algorithm_id)
 @pytest.mark.parametrize("setting", list(nqm.settings(SMALL)))
 @pytest.mark.parametrize("preset", nqm.PRESETS)
@@ -191,6 +192,7 @@ def compare(models, lrs, batches, seeds=500):
         assert relative(sampled, nqm.expected(model, algorithm, lrs)) < 0.05
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize(
     "change",
     [

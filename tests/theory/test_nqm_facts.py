@@ -32,6 +32,7 @@ def test_big_drift_last_fifth(found, setting, least):
     assert found[setting, "FedAvg"].loss / found[setting, "CFL"].loss >= least
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("seeds", [400, pytest.param(1000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("setting", BIG)
 def test_big_drift_in_single_seeds(found, setting, seeds):
@@ -71,6 +72,7 @@ def test_not_in_all_settings(found, setting):
     assert found[setting, "CFL-0.01"].loss > 1.4 * found[setting, "FedAvg"].loss
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("setting", list(SETTINGS))
 def test_more_information_loss_is_worse_while_it_is_below_the_drift(setting):
     """By exact moments: with big drift the differences are far below the noise of 32 seeds."""

@@ -66,6 +66,7 @@ def test_fedavg_with_fixed_steps_stops_getting_better():
     assert slope(ROUNDS, errors) == pytest.approx(0, abs=0.1)
 
 
+@pytest.mark.slow
 def test_cfl_with_fixed_steps_goes_on_as_the_finite_constant():
     """Without information loss the variance is D2/T: the order is -1 although steps do not shrink."""
     errors = [error(replace(MODEL, rounds=t), CFL, lr=0.5) for t in ROUNDS]

@@ -118,6 +118,7 @@ def test_cl_is_cfl_with_one_client(case, known):
     )
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("case", CASES)
 @given(known=settings)

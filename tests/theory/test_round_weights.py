@@ -104,6 +104,7 @@ def test_the_papers_table_does_not_hold_plain_constants(alpha, drift, loss, want
     assert np.abs(closed_form(4, drift**2, loss**2, alpha) - want).max() > 0.01
 
 
+@pytest.mark.some(23)
 @pytest.mark.parametrize("t", [1, 2, 3, 4, 5, 11, 40])
 @pytest.mark.parametrize("alpha", ["0", "1/1000", "1/2", "4/5", "19/20"])
 @pytest.mark.parametrize(("drift", "loss"), [(1, Fraction(1, 2)), (3, 7), (2, 0)])

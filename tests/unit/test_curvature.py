@@ -168,6 +168,7 @@ def test_hutchinson_sees_only_its_part_of_the_hessian(small):
     assert ((estimate - block.diagonal()).abs() < 4.5 * deviation).all()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("settings", "shape"),
     [(ResNet18(4), (3, 8, 8)), (ResNet18(4, "group"), (3, 8, 8)), (Cnn((2, 3), 6), (1, 8, 8))],

@@ -115,6 +115,7 @@ def test_what_happened_before_the_deletion_stays_and_what_comes_after_does_not(s
     assert not torch.equal(plain[-1].params, deleted[-1].params)
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("memory", [CoreSet(10), CoreSet(10, "reservoir"), Generative(5, 3)])
 @pytest.mark.parametrize("stop", [ROUND - 1, ROUND, ROUND + 1])
 def test_resuming_across_a_deletion_equals_the_straight_run(memory, stop, snapshots, world):

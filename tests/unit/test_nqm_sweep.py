@@ -86,6 +86,7 @@ def test_every_setting_and_algorithm(cells):
     assert {cell.lr for cell in cells} == {0.05, 0.2}
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_picture(cells, tmp_path, ending):
     few = cells[:10]  # two settings; all are in the test below

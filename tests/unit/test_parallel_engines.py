@@ -179,6 +179,7 @@ def test_a_worker_that_dies_is_named(trap, what, task, plan):
         assert set(served(engine, rest)) == {0, 1, 3}
 
 
+@pytest.mark.slow
 def test_a_fork_server_that_dies_while_it_starts_is_one_line(tmp_path):
     (tmp_path / "dies.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     script = tmp_path / "script.py"

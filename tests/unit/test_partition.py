@@ -78,6 +78,7 @@ CASES = [
 repeated = pytest.mark.parametrize("runs", [1000, pytest.param(2500, marks=pytest.mark.slow)])
 
 
+@pytest.mark.some(2)
 @repeated
 @pytest.mark.parametrize(("sizes", "parts", "size", "alpha", "prior"), CASES)
 def test_batches_have_the_law_of_the_paper_s_loop(sizes, parts, size, alpha, prior, runs):

@@ -108,6 +108,7 @@ def verdict(results, text, ends=ends):
     return finding.verdict
 
 
+@pytest.mark.some(9)
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -216,6 +217,7 @@ def test_runs_that_could_not_go_on_are_said_to_have_failed(results, tmp_path):
     assert "3 runs of up to 3 rounds, 3 failed, 3 missing" in write(found, "mini", tmp_path / "out")
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("view", "drawn"),
     [
@@ -257,6 +259,7 @@ NUMBERS = (
 )
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("text", "heading"),
     [

@@ -93,6 +93,7 @@ def test_many_classes_share_the_room():
     assert figure.get_figheight() < 20
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("ending", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("PDF", b"%PDF")]
 )

@@ -346,13 +346,13 @@ def scaled(result, part, entry, factor):
     [
         ("upload", "delta", "max_norm_factor 10"),
         ("upload", "steps", "max_norm_factor 10"),
-        ("record", "linear", "max_other_factor 100"),
-        ("record", "diagonal", "max_other_factor 100"),
-        ("probe", "gradient", "max_other_factor 100"),
+        ("record", "linear", "max_other_factor 1000"),
+        ("record", "diagonal", "max_other_factor 1000"),
+        ("probe", "gradient", "max_other_factor 1000"),
     ],
 )
 def test_far_larger_replies_are_outliers(part, entry, setting, honest):
-    factor = 100 if part == "upload" else 10_000
+    factor = 100 if part == "upload" else 100_000
     first, *others = honest.results
     hostile = scaled(first, part, entry, factor)
     assert honest.screen.check(hostile, honest.orders[first.client]) is None

@@ -433,6 +433,7 @@ def test_no_strength_is_fedavg(train_for):
     assert exactly(train_for(method, 4), train_for(Method(memory=Forget()), 4))
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(
     "changed",
     [

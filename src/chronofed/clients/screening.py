@@ -39,14 +39,15 @@ class Screening(Config):
     Attributes:
         max_norm_factor: Maximum norm of a tensor in an upload, as a multiple of the median.
         max_other_factor: The same for everything else: buffers, records for a memory on the server, and probes
-            for adaptive weights. These differ more between honest clients.
+            for adaptive weights. These differ more between honest clients: where a model fits the data of one
+            client and not of another, gradients differ by a factor of some hundreds.
         max_norm: Maximum norm of a tensor in an upload, whatever the others send.
         max_size: Maximum number of samples that a client may claim to have.
         history: Number of recently accepted norms to remember; they help where fewer than 3 clients reply.
     """
 
     max_norm_factor: Factor = 10.0
-    max_other_factor: Factor = 100.0
+    max_other_factor: Factor = 1000.0
     max_norm: Positive = 1e6
     max_size: Count = 10_000_000
     history: Count = 100
