@@ -1,11 +1,16 @@
 """Random numbers belong to a place in the run; torch's global generator is lent to one block at a time."""
 
-from threading import Barrier, Thread
+from threading import Barrier, Event, Thread
 from time import sleep
 
 import torch
 
-from chronofed.core.seeds import entropy, global_torch_seed, torch_generator
+from chronofed.core.seeds import (
+    entropy,
+    global_torch_seed,
+    torch_generator,
+    torch_state_restored,
+)
 
 
 def test_a_place_has_one_number_and_no_other_place_has_it():
@@ -51,3 +56,36 @@ def test_threads_do_not_disturb_each_others_blocks():
         expected = torch.rand(4, generator=torch_generator(number, "thread"))
         assert torch.equal(drawn[number], expected)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_state_is_never_restored_inside_the_seeded_block_of_another_thread():
+    """A rehearsal may end while another run of the same process draws its initial model."""
+    with global_torch_seed(3, "initial"):
+        right = torch.rand(4)
+    inside, go_on, drawn = Event(), Event(), []
+
+    def draw():
+        with global_torch_seed(3, "initial"):
+            drawn.append(torch.rand(2))
+            inside.set()
+            go_on.wait()
+            drawn.append(torch.rand(2))
+
+    def rehearse():
+        with torch_state_restored():
+            entered.set()
+            inside.wait()
+
+    entered = Event()
+    other = Thread(target=rehearse)
+    other.start()
+    entered.wait()
+    drawing = Thread(target=draw)
+    drawing.start()
+    inside.wait()
+    other.join(0.2)
+    assert other.is_alive()  # it waits for the end of the block
+    go_on.set()
+    drawing.join()
+    other.join()
+    assert torch.equal(torch.cat(drawn), right)

@@ -51,3 +51,15 @@ def global_torch_seed(seed: int, *place: str | int) -> Iterator[None]:
             yield
         finally:
             torch.default_generator.set_state(state)
+
+
+@contextmanager
+def torch_state_restored() -> Iterator[None]:
+    """Give torch's global generator back as it was, but never while another thread has seeded it."""
+    with _ONE_AT_A_TIME:
+        state = torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        with _ONE_AT_A_TIME:
+            torch.default_generator.set_state(state)

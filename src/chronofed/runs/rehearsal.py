@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from chronofed.core.errors import DivergedError, SpecError
+from chronofed.core.seeds import torch_state_restored
 from chronofed.core.types import Samples
 from chronofed.core.user_code import in_one_line, user_code
 from chronofed.engines.base import LocalEngine
@@ -187,7 +188,7 @@ def _batch_of_one(built: BuiltRun, *, joined: bool) -> tuple[int, int] | None:
 def _global_generators_restored() -> Iterator[None]:
     """Give the global generators of torch, NumPy and Python back as they were."""
     numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
-    with torch.random.fork_rng(range(torch.cuda.device_count())):
+    with torch_state_restored():
         try:
             yield
         finally:
