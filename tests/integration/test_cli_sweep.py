@@ -14,7 +14,8 @@ from chronofed.core.errors import SpecError
 from chronofed.core.types import Samples
 from chronofed.data import registry
 from chronofed.runs import runner
-from chronofed.studies.sweep import OnRound, SearchRange, Sweep
+from chronofed.studies.search_range import SearchRange
+from chronofed.studies.sweep import OnRound, Sweep
 
 pytestmark = pytest.mark.usefixtures("tiny_spec")
 

@@ -17,7 +17,7 @@ def run(*arguments, **options):
     return subprocess.run([*COMMAND, *arguments], text=True, env=environment, timeout=120, **pipes)
 
 
-@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full, which Linux has")
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -37,7 +37,7 @@ def test_a_full_standard_output_is_one_line(arguments):
     )
 
 
-@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full, which Linux has")
 def test_a_full_standard_error_hides_nothing_but_notes():
     with FULL.open("w") as full:
         assert run("weights", stderr=full).returncode == 0

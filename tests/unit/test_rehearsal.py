@@ -188,7 +188,7 @@ def test_a_rehearsal_leaves_global_generators_alone():
 @pytest.mark.parametrize("device", ["cuda", "cuda:9", "mps", "meta", "banana", "", "cpu:x"])
 def test_a_device_that_does_not_work_is_refused(device):
     if device == "cuda" and torch.cuda.is_available():
-        pytest.skip("this machine has one")
+        pytest.skip("this machine has that device; run it on one without")
     with pytest.raises(
         SpecError, match=rf"^device: '{device}' does not work here \(.*\); use cpu$"
     ):

@@ -15,7 +15,7 @@ from chronofed.cli.options import (
     parse_seeds,
 )
 from chronofed.cli.output import emit, emit_json, note
-from chronofed.core.errors import DivergedError, SpecError
+from chronofed.core.errors import DivergedError
 
 if TYPE_CHECKING:
     from chronofed.reports.tables import TextTable
@@ -59,7 +59,8 @@ def run(options: Namespace) -> int:
     import shlex
 
     from chronofed.cli.progress import progress
-    from chronofed.studies.sweep import SearchRange, Sweep
+    from chronofed.studies.search_range import SearchRange
+    from chronofed.studies.sweep import Sweep
 
     sweep = Sweep(
         options.spec,
@@ -71,9 +72,6 @@ def run(options: Namespace) -> int:
         parse_seeds(options.seeds),
         "test" if options.on_test else "validation",
     )
-    for key in (each.key for each in sweep.ranges):
-        if sum(each.key == key for each in sweep.ranges) > 1:
-            raise SpecError(f"--vary {key}: given twice; give all its values at once")
     sweep.check()
     sweep.open()
     if not (options.quiet or options.json):

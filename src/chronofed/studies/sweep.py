@@ -4,7 +4,6 @@ Trials are scored on validation rows, which are taken from the training rows. Te
 data of a trial altogether, so that they can still say how good the chosen settings are.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -20,13 +19,12 @@ from chronofed.runs import runner
 from chronofed.runs.directory import RunDirectory
 from chronofed.runs.load_spec import load
 from chronofed.runs.spec import Experiment
+from chronofed.studies.search_range import SearchRange
 from chronofed.studies.study import Study
 
 if TYPE_CHECKING:
     import optuna
 
-LOG_SCALE_RATIO = 10
-"""A range whose ends differ by at least this factor is searched on a logarithmic scale."""
 STARTUP_TRIALS = 5
 """Trials to finish before any is stopped early."""
 VALIDATION_SHARE = 0.2
@@ -35,71 +33,6 @@ DIVERGED = "diverged"
 SCORED_ON = "scored_on"
 
 OnRound: TypeAlias = Callable[[int, runner.Progress], None]
-
-
-@dataclass(frozen=True, slots=True)
-class SearchRange:
-    """The values to search for one setting: a list of options, or a range of numbers.
-
-    Attributes:
-        key: The setting's place in the specification, such as ``train.lr``.
-        options: The options as text; empty if there is a range.
-        low: Least value of the range.
-        high: Largest value of the range.
-        integer: Whether the range holds integers only.
-    """
-
-    key: str
-    options: tuple[str, ...] = ()
-    low: float = 0.0
-    high: float = 0.0
-    integer: bool = False
-
-    @classmethod
-    def parse(cls, text: str) -> "SearchRange":
-        """Parse ``KEY=LOW:HIGH`` or ``KEY=A,B,C``.
-
-        >>> SearchRange.parse("train.lr=0.01:0.3").logarithmic
-        True
-        >>> SearchRange.parse("model.kind=linear,mlp").options
-        ('linear', 'mlp')
-
-        Raises:
-            SpecError: If it is neither.
-        """
-        key, equals, values = text.partition("=")
-        if not equals or not key or not values:
-            raise SpecError(f"--vary {text}: expected KEY=LOW:HIGH or KEY=A,B,C")
-        low, colon, high = values.partition(":")
-        if not colon:
-            return cls(key, tuple(values.split(",")))
-        try:
-            ends = float(low), float(high)
-        except ValueError:
-            raise SpecError(f"--vary {text}: expected numbers, LOW:HIGH") from None
-        if not ends[0] < ends[1] or not all(map(math.isfinite, ends)):
-            raise SpecError(f"--vary {text}: expected the lower number first")
-        return cls(key, (), *ends, low.isdecimal() and high.isdecimal())
-
-    @property
-    def logarithmic(self) -> bool:
-        """True if the range is searched on a logarithmic scale."""
-        return self.low > 0 and self.high / self.low >= LOG_SCALE_RATIO
-
-    @property
-    def extremes(self) -> tuple[str, ...]:
-        """All options, or both ends of the range, as text."""
-        ends = (self.low, self.high)
-        return self.options or tuple(repr(int(end) if self.integer else end) for end in ends)
-
-    def suggest(self, trial: "optuna.Trial") -> str:
-        """Let a trial choose a value; return it as text."""
-        if self.options:
-            return str(trial.suggest_categorical(self.key, self.options))
-        if self.integer:
-            ends = int(self.low), int(self.high)
-            return str(trial.suggest_int(self.key, *ends, log=self.logarithmic))
-        return repr(trial.suggest_float(self.key, self.low, self.high, log=self.logarithmic))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +82,11 @@ class Sweep:
         Raises:
             SpecError: If a value is impossible, or a setting unknown.
         """
-        if any(each.key == "evaluate.on" for each in self.ranges):
+        keys = [each.key for each in self.ranges]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise SpecError(f"--vary {key}: given twice; give all its values at once")
+        if "evaluate.on" in keys:
             raise SpecError("--vary evaluate.on: all trials must be scored on the same rows")
         ends = [each.extremes for each in self.ranges]
         for values in zip_longest(*ends):
