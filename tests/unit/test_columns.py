@@ -203,9 +203,7 @@ def test_times_are_numbers_or_dates(csv, npz):
 
 
 def test_times_refuse_text(csv):
-    with refused(
-        "row 3, column 't': '1 March' is neither a date such as 2009-03-01 nor a number"
-    ):
+    with refused("row 3, column 't': '1 March' is neither a date such as 2009-03-01 nor a number"):
         csv("t,n\n,1\n1 March,1\n").times("t")
 
 

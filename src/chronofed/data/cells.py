@@ -92,6 +92,18 @@ def read_dates(texts: Sequence[str], form: str = "", zone: Any = None) -> Parsed
     return Parsed(first.values, first.unread, first.zoned, "dmy", doubt)
 
 
+def format_problem(form: str) -> str | None:
+    """Return what is wrong with a format of dates."""
+    if not re.search(r"%[YyG]", form.replace("%%", "")):
+        return f"{form!r} has no year; use a format such as '%d/%m/%Y'"
+    sample = datetime(2013, 3, 21, 14, 5, 6, tzinfo=UTC)
+    try:
+        datetime.strptime(sample.strftime(form), form)
+    except (ValueError, re.error) as error:
+        return f"{form!r} is not a format of dates ({error}); use one such as '%d/%m/%Y'"
+    return None
+
+
 def _dates(texts: Sequence[str], parse: Callable[[str], datetime], zone: Any) -> Parsed:
     values = np.full(len(texts), "NaT", dtype="datetime64[us]")
     unread = np.zeros(len(texts), dtype=np.bool_)

@@ -48,11 +48,16 @@ class Categorical:
         """Shape, as of an array."""
         return self.codes.shape
 
-    def text(self) -> Column:
-        """Return one text per row."""
+    def texts(self) -> Column:
+        """Return the distinct texts as an array."""
         texts = np.empty(len(self.distinct), dtype=object)
         texts[:] = list(self.distinct)
-        return texts[self.codes]
+        return texts
+
+    def text(self) -> Column:
+        """Return one text per row."""
+        text: Column = self.texts()[self.codes]
+        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +192,36 @@ class Columns:
             raise DataError(f"{self.path}: column {name!r} {complaint}")
         return Categorical([_name(value) for value in distinct.tolist()], codes)
 
+    def labels(self, name: str, place: Codes, deciding: Codes) -> Categorical:
+        """Return the classes of some rows, sorted by value: whole numbers or text.
+
+        Args:
+            name: The column.
+            place: The rows, which have a value.
+            deciding: Rows that decide what the column holds.
+        """
+        held = self[name]
+        if isinstance(held, Categorical):
+            votes = held.codes[deciding]
+            values = self._distinct(name, held, votes) if self.untyped else held.texts()
+            codes = held.codes[place]
+        else:
+            values, codes = np.unique(self._typed(name, held)[place], return_inverse=True)
+        if values.dtype.kind == "M":
+            raise DataError(f"{self.path}: target {name!r} holds dates, not classes")
+        used, code = np.unique(codes, return_inverse=True)
+        values = values[used]
+        if values.dtype.kind == "f":
+            self._check_whole(name, values, code, place)
+        values, merged = np.unique(values, return_inverse=True)
+        return Categorical([_name(each) for each in values.tolist()], merged[code])
+
+    def _check_whole(self, name: str, values: Column, code: Codes, place: Codes) -> None:
+        broken = np.flatnonzero((values % 1 != 0)[code])
+        if len(broken):
+            complaint = f"{values[code[broken[0]]]} is not a class; use whole numbers or text"
+            raise self.cell_error(name, int(place[broken[0]]), complaint)
+
     def extended(self, arrays: Mapping[str, NDArray[Any] | Categorical]) -> "Columns":
         """Return the same table with more columns."""
         return replace(self, arrays={**self.arrays, **arrays})
@@ -227,12 +262,17 @@ class Columns:
     def _parsed(self, name: str, cells: Categorical, deciding: Codes | None = None) -> Column:
         """Parse text as the first kind that fits at least half of its deciding cells; then all must fit."""
         votes = cells.codes if deciding is None else cells.codes[deciding]
+        column = self._distinct(name, cells, votes)[cells.codes]
+        return self._bounded(name, column) if column.dtype.kind == "f" else column
+
+    def _distinct(self, name: str, cells: Categorical, votes: NDArray[np.integer[Any]]) -> Column:
+        """Return every distinct text as a number, date or text."""
         counts = np.bincount(votes, minlength=len(cells.distinct))
         numbers = self._fitting(name, cells, counts, read_numbers(cells.distinct))
         if numbers is not None:
-            return self._bounded(name, numbers.values[cells.codes])
+            return numbers.values
         dates = self._fitting(name, cells, counts, read_dates(cells.distinct), "date")
-        return cells.text() if dates is None else dates.values[cells.codes]
+        return cells.texts() if dates is None else dates.values
 
     def _fitting(
         self, name: str, cells: Categorical, counts: Codes, parsed: Parsed, what: str = "number"
@@ -266,8 +306,10 @@ def missing(column: Column) -> NDArray[np.bool_]:
     return np.isnat(column) if column.dtype.kind == "M" else np.isnan(column)
 
 
-def _name(value: float | datetime | None) -> str:
+def _name(value: str | float | datetime | None) -> str:
     """Name a number or a date: ``7`` for 7.0, a date without its midnight."""
+    if isinstance(value, str):
+        return value
     if isinstance(value, datetime):
         return value.isoformat().removesuffix("T00:00:00")
     if value is None or np.isnan(value):

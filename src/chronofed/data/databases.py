@@ -27,7 +27,7 @@ _ALLOWED = {
     sqlite3.SQLITE_RECURSIVE,
 }
 # Nothing but the file itself: no other file, no network, no extension, and one thread for one order.
-_CLOSED = {
+_CLOSED: dict[str, Any] = {
     "enable_external_access": "false",
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
@@ -77,7 +77,7 @@ def read_duckdb(path: Path, query: str, missing: frozenset[str]) -> Columns:
             if [each.type for each in statements] != [duckdb.StatementType.SELECT]:
                 raise DataError(f"{path}: the query must be one SELECT")
             names = _names(path, database.sql(query).columns)
-            table = database.execute(_sorted(query, len(names))).fetch_arrow_table()
+            table = database.sql(_sorted(query, len(names))).to_arrow_table()
     except duckdb.Error as error:
         raise DataError(f"{path}: the query failed: {first_line(error)}") from None
     return from_arrow(path, table, missing)

@@ -220,6 +220,8 @@ def _train(
     done = latest.round if latest else 0
     if built.task.data.preparation is not None:
         directory.describe_preparation(built.task.data.preparation.to_json())
+    if built.task.data.scales is not None:
+        directory.describe_scales(built.task.data.scales.to_json())
     directory.describe_scenario(describe(built.scenario, built.task.data, built.rounds))
     own = experiment.evaluate.own_measures()
     directory.describe_measures([measure.display() for measure in own])
