@@ -182,7 +182,7 @@ def test_the_other_class_takes_what_comes_later(tmp_path):
     assert one.classes == ("9", "other")
     listed = msgspec.structs.replace(settings, classes=("0", "9"))
     assert listed.load(write(tmp_path, *LATER), 0).train.y.tolist() == [1, 2, 2, 0, 2]
-    with pytest.raises(DataError, match="has a class 'other' of its own; leave data.other_class"):
+    with pytest.raises(DataError, match=r"has a class 'other' of its own; leave data\.other_class"):
         settings.load(write(tmp_path, "a,1,other,1", "a,2,x,1"), 0)
     with pytest.raises(
         ValueError, match=r"Table\.other_class: adds a class 'other', which classes"

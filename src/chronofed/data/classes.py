@@ -1,7 +1,7 @@
 """Classes: those of the first periods or of a list, and a place for classes that come later.
 
-The number of a model's outputs must not depend on the future. So the classes of a table are those of the periods
-that it is fitted on, unless they are listed. A class that comes later is an error, or counts as ``other``.
+The number of a model's outputs must not depend on the future. So the classes of a table are those of the
+periods that it is fitted on, unless they are listed. A class that comes later is an error, or ``other``.
 """
 
 from dataclasses import dataclass
