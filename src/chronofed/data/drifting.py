@@ -35,12 +35,14 @@ def measure_scales(
     found = tuple(
         _measure(columns, feature, place, period, len(names))
         for feature in preparation.features
-        if len(columns[feature.name].shape) == 1
-        and not feature.text
-        and not feature.plain
-        and feature.deviation
+        if len(columns[feature.name].shape) == 1 and _is_scaled(feature)
     )
     return Scales(names, len(preparation.periods), found)
+
+
+def _is_scaled(feature: Feature) -> bool:
+    """Tell if numbers are scaled by mean and deviation; others have a number for gaps instead."""
+    return not feature.text and not feature.plain and feature.fill == () and feature.deviation != 0
 
 
 def drift_notes(scales: Scales) -> list[str]:
