@@ -16,7 +16,7 @@ from chronofed.core.user_code import in_one_line, user_traceback
 from chronofed.data.dataset import EvaluateOn
 from chronofed.engines.base import one_thread
 from chronofed.methods.method import Method
-from chronofed.models.classification import Classification, Score
+from chronofed.models.supervised import Score, SupervisedTask
 from chronofed.scenarios.base import Scenario
 from chronofed.training.drift import drift_measures
 from chronofed.training.followed_pairs import FollowedPairs
@@ -108,7 +108,7 @@ class EvaluationContext:
     """
 
     snapshot: Snapshot
-    task: Classification
+    task: SupervisedTask
     scenario: Scenario
     method: Method
     test: Score
@@ -183,7 +183,7 @@ class Evaluator:
         workers: Threads that share the samples; the numbers do not depend on it.
     """
 
-    task: Classification
+    task: SupervisedTask
     scenario: Scenario
     method: Method
     settings: Evaluate

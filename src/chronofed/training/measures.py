@@ -20,7 +20,7 @@ from chronofed.training.measure import (
 )
 
 if TYPE_CHECKING:
-    from chronofed.models.classification import Score
+    from chronofed.models.supervised import Score
 
 
 def seen(read: "Callable[[Score], float]") -> Compute:
