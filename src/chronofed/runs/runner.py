@@ -278,7 +278,7 @@ def _evaluator(
     evaluator = Evaluator(
         task, built.scenario, settings.method, settings.evaluate, settings.seed, workers=workers
     )
-    evaluator.absorb(directory.record("period_accuracy"))
+    evaluator.absorb(directory.record(evaluator.accuracy_history.record))
     return evaluator
 
 
