@@ -74,6 +74,15 @@ from chronofed.methods.wrappers import FedOpt as FedOpt
 from chronofed.methods.wrappers import Private as Private
 from chronofed.models.classification import Classification as Classification
 from chronofed.models.layers import Scale as Scale
+from chronofed.models.losses import Absolute as Absolute
+from chronofed.models.losses import CrossEntropy as CrossEntropy
+from chronofed.models.losses import Huber as Huber
+from chronofed.models.losses import Loss as Loss
+from chronofed.models.losses import Quantile as Quantile
+from chronofed.models.losses import Squared as Squared
+from chronofed.models.regression import Regression as Regression
+from chronofed.models.supervised import Score as Score
+from chronofed.models.supervised import SupervisedTask as SupervisedTask
 from chronofed.models.zoo import Cnn as Cnn
 from chronofed.models.zoo import Cnn1d as Cnn1d
 from chronofed.models.zoo import Custom as Custom

@@ -207,7 +207,7 @@ class Patched(Classification):
         return objective
 
 
-@pytest.mark.parametrize("attribute", ["loss", "gradient", "augment"])
+@pytest.mark.parametrize("attribute", ["price", "gradient", "augment"])
 def test_an_attribute_of_an_objective_that_is_not_read_is_refused(data, attribute):
     task = Patched(data, Linear(), attribute=attribute)
     reason = unsupported(Method(), task)

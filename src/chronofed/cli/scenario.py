@@ -35,7 +35,7 @@ def run(options: Namespace) -> int:
 
     built = build(load(options.spec, options.set, options.data), options.data)
     task, scenario, last = built.task, built.scenario, built.rounds
-    rounds, labels, classes = min(options.rounds, last), task.data.labels, task.data.classes
+    rounds, labels, classes = min(options.rounds, last), task.data.labels, task.data.groups
     if options.plot:
         draw_scenario(scenario, labels, classes, options.plot, rounds=rounds)
         note(f"figure: {options.plot}")

@@ -152,13 +152,12 @@ class OrderCheck:
             or TensorSpec(like.y.dtype, (n,)).problem(samples.y)
             or TensorSpec(torch.float64, (n,)).problem(weight)
         )
-        if (
-            problem is None
-            and n
-            and not 0 <= int(samples.y.min()) <= int(samples.y.max()) < classes
-        ):
+        if problem is not None or not n or like.y.is_floating_point():
+            # The form of a tensor says that numbers are finite.
+            return problem
+        if not 0 <= int(samples.y.min()) <= int(samples.y.max()) < classes:
             return f"labels must be 0 to {classes - 1}"
-        return problem
+        return None
 
 
 def with_time_limit(objective: TorchObjective, limit_s: float) -> Objective:

@@ -118,6 +118,7 @@ class SourceData:
             reason = "; ".join(data.notes) or "no current rows"
             raise DataError(f"client {order.client} has no data in round {order.round}: {reason}")
         nothing = data.samples[torch.zeros(0, dtype=torch.int64)]
+        # Without classes it is a regression.
         dataset = Dataset("own", data.samples, nothing, self.source.classes)
         objective = experiment.task(dataset).objective()
         _check_size(objective, order)

@@ -13,7 +13,7 @@ from chronofed.data.dataset import Dataset
 from chronofed.data.holdout import with_validation
 from chronofed.engines.auto import EngineChoice, choose
 from chronofed.methods.method import check, check_buffers
-from chronofed.models.classification import Classification
+from chronofed.models.supervised import SupervisedTask
 from chronofed.runs.identity import digest_data, identify
 from chronofed.runs.load_spec import locate_data
 from chronofed.runs.spec import FOREVER, Experiment
@@ -33,7 +33,7 @@ class BuiltRun:
     """
 
     experiment: Experiment
-    task: Classification
+    task: SupervisedTask
     scenario: Scenario
     rounds: int
     data_digest: str

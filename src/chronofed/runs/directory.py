@@ -6,6 +6,7 @@
 ``digests.json``           digests of what it was trained with (data, settings, modules) and of final records
 ``metrics.jsonl``          one line per evaluation; the same bytes however often it was resumed
 ``period_accuracy.jsonl``  accuracy on every client's data sets at every evaluation
+``period_error.jsonl``     of a regression, the mean absolute error instead
 ``round_weights.jsonl``    weights of the present and of each remembered round at every evaluation
 ``times.jsonl``            wall-clock seconds, which differ from run to run
 ``scenario.json``          who holds which classes when, for reports without the data

@@ -37,6 +37,13 @@ class PeriodLine(TypedDict):
     held: NotRequired[list[tuple[int, int, list[tuple[int, float]]]]]
 
 
+class PeriodErrorLine(TypedDict):
+    """The form of a line of ``period_error.jsonl``."""
+
+    round: int
+    error: list[tuple[int, int, float]]
+
+
 class WeightsLine(TypedDict):
     """The form of a line of ``round_weights.jsonl``."""
 
@@ -56,6 +63,7 @@ FORMS: dict[str, Any] = {
     "summary.json": dict[str, Number],
     "scenario.json": ScenarioTable,
     "period_accuracy.jsonl": PeriodLine,
+    "period_error.jsonl": PeriodErrorLine,
     "round_weights.jsonl": WeightsLine,
 }
 """The form of the content of a file, or of its lines."""

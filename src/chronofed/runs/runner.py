@@ -13,7 +13,7 @@ from chronofed.core.spec_io import to_table
 from chronofed.core.timing import PhaseTimer
 from chronofed.core.user_code import user_frames_only
 from chronofed.engines.base import ManagedEngine
-from chronofed.models.classification import Classification
+from chronofed.models.supervised import SupervisedTask
 from chronofed.runs.built import BuiltRun, build
 from chronofed.runs.checkpoint_writer import CheckpointWriter
 from chronofed.runs.directory import RunDirectory
@@ -49,7 +49,7 @@ class Progress:
 
 
 OnRound: TypeAlias = Callable[[Progress], None]
-EngineFactory: TypeAlias = Callable[[Classification, PhaseTimer], ManagedEngine]
+EngineFactory: TypeAlias = Callable[[SupervisedTask, PhaseTimer], ManagedEngine]
 """Makes an engine whose clients keep their own state, such as one on other machines."""
 
 
@@ -217,6 +217,7 @@ def _train(
 ) -> dict[str, Any]:
     """Train from a snapshot to the last round, and write the summary."""
     experiment, timer = built.experiment, PhaseTimer()
+    guess = built.task.guess_loss()
     done = latest.round if latest else 0
     if built.task.data.preparation is not None:
         directory.describe_preparation(built.task.data.preparation.to_json())
@@ -228,7 +229,7 @@ def _train(
     tracker = Guarded(find_tracker(experiment.track) if experiment.track else None)
     tracker.start(TrackedRun(directory.path, to_table(experiment), done, built.rounds))
     with closing(engine), CheckpointWriter(directory) as writer:
-        evaluator = _evaluator(directory, built, cast("Classification", engine.task), workers)
+        evaluator = _evaluator(directory, built, cast("SupervisedTask", engine.task), workers)
         # Remote clients must not be ahead of the checkpoint that the server can resume from.
         wait_for_writes = engine_factory is not None
         recorder = Recorder(directory, built, evaluator, tracker, timer, writer, wait_for_writes)
@@ -241,9 +242,9 @@ def _train(
             with user_frames_only():
                 measures = recorder.record(snapshot)
             on_round(Progress(snapshot.round, built.rounds, measures))
-            check_loss(measures, len(built.task.data.classes))
+            check_loss(measures, guess)
     history = directory.history()
-    check_loss(history[-1] if history else None, len(built.task.data.classes))
+    check_loss(history[-1] if history else None, guess)
     summary = summarise(history, own) | _seconds(directory)
     directory.finish(summary)
     tracker.finish(summary)
@@ -271,13 +272,13 @@ def _make_engine(
 
 
 def _evaluator(
-    directory: RunDirectory, built: BuiltRun, task: Classification, workers: int
+    directory: RunDirectory, built: BuiltRun, task: SupervisedTask, workers: int
 ) -> Evaluator:
     settings = built.experiment
     evaluator = Evaluator(
         task, built.scenario, settings.method, settings.evaluate, settings.seed, workers=workers
     )
-    evaluator.absorb(directory.record("period_accuracy"))
+    evaluator.absorb(directory.record(evaluator.accuracy_history.record))
     return evaluator
 
 

@@ -20,6 +20,9 @@ from chronofed.methods.local import Train
 from chronofed.methods.method import Method
 from chronofed.models.augment import crop_and_flip
 from chronofed.models.classification import Classification
+from chronofed.models.losses import Loss
+from chronofed.models.regression import Regression
+from chronofed.models.supervised import SupervisedTask
 from chronofed.models.zoo import Mlp, ModelSettings
 from chronofed.scenarios.settings import ScenarioSettings
 from chronofed.scenarios.subsets import Subsets
@@ -54,6 +57,8 @@ class Experiment(Config):
         rounds: Number of rounds; by default as many as the scenario has. ``forever``: until it is stopped.
         data: The data set.
         model: The model.
+        loss: The loss of a sample; by default ``cross-entropy`` for classes and ``squared`` for numbers. Or
+            your own, as ``package.module:Class`` of a :class:`~chronofed.Loss`.
         scenario: Who takes part when, with which data.
         method: How to learn.
         train: How clients train.
@@ -78,6 +83,7 @@ class Experiment(Config):
     rounds: Count | Literal["forever"] | None = None
     data: DataSettings = Images()
     model: ModelSettings = Mlp()
+    loss: Loss | None = None
     scenario: ScenarioSettings = Subsets()
     method: Method = Method()
     train: Train = Train()
@@ -94,11 +100,15 @@ class Experiment(Config):
         super().__post_init__()
         check_name(self.engine)
 
-    def task(self, dataset: Dataset) -> Classification:
-        """Make the task of learning from a data set: the experiment's, or a client's own."""
+    def task(self, dataset: Dataset) -> SupervisedTask:
+        """Make the task of learning from a data set: the experiment's, or a client's own.
+
+        Without classes it is a regression.
+        """
         augment = getattr(self.data, "augment", "none")
         change = crop_and_flip if augment == "crop-flip" else None
-        return Classification(dataset, self.model, change, self.device)
+        kind = Classification if dataset.classes else Regression
+        return kind(dataset, self.model, change, self.device, self.loss)
 
     @property
     def state_cache_bytes(self) -> int | None:

@@ -16,7 +16,7 @@ from chronofed.core.user_code import in_one_line, user_traceback
 from chronofed.data.dataset import EvaluateOn
 from chronofed.engines.base import one_thread
 from chronofed.methods.method import Method
-from chronofed.models.classification import Classification, Score
+from chronofed.models.supervised import Score, SupervisedTask
 from chronofed.scenarios.base import Scenario
 from chronofed.training.drift import drift_measures
 from chronofed.training.followed_pairs import FollowedPairs
@@ -104,11 +104,12 @@ class EvaluationContext:
         task: Data set and model.
         scenario: Who holds which data when.
         method: How it is learned.
-        test: Loss, accuracy and ``correct`` (a boolean for each sample) of the global model on the test set.
+        test: Score of the global model on the test set: loss, ``accuracy`` and ``correct`` (a boolean for each
+            sample), or of a regression ``errors``.
     """
 
     snapshot: Snapshot
-    task: Classification
+    task: SupervisedTask
     scenario: Scenario
     method: Method
     test: Score
@@ -116,12 +117,12 @@ class EvaluationContext:
 
     @property
     def labels(self) -> Tensor:
-        """Classes of the test samples ``(samples,)``."""
+        """Classes of the test samples ``(samples,)``; of a regression scaled targets."""
         return self.task.data.test.y
 
     @cached_property
     def logits(self) -> Tensor:
-        """Logits of the global model on the test set ``(samples, classes)``."""
+        """Outputs of the global model on the test set: logits ``(samples, classes)``, or ``(samples, 1)``."""
         model = (self.snapshot.params, self.snapshot.buffers)
         return self._evaluator.scorer.logits(*model, self.task.data.test)
 
@@ -161,8 +162,9 @@ class EvaluationContext:
         line = self.periods
         if not line:
             return {}
-        pairs = {"followed_pairs": len(line["accuracy"]), "seen_pairs": line["pairs"]}
-        return self._evaluator.accuracy_history.measures() | pairs
+        history = self._evaluator.accuracy_history
+        pairs = {"followed_pairs": len(line[history.entry]), "seen_pairs": line["pairs"]}
+        return history.measures() | pairs
 
     @cached_property
     def round_weights(self) -> dict[str, Any]:
@@ -183,14 +185,14 @@ class Evaluator:
         workers: Threads that share the samples; the numbers do not depend on it.
     """
 
-    task: Classification
+    task: SupervisedTask
     scenario: Scenario
     method: Method
     settings: Evaluate
     seed: int
     workers: int = 1
     scorer: Scorer = field(init=False)
-    accuracy_history: AccuracyHistory = field(init=False, default_factory=AccuracyHistory)
+    accuracy_history: AccuracyHistory = field(init=False)
     _measures: tuple[Measure, ...] = field(init=False)
     # (n,): the training samples that were seen before round _until
     _seen: NDArray[np.bool_] = field(init=False)
@@ -203,10 +205,11 @@ class Evaluator:
         self.scorer = Scorer(self.task, self.workers)
         self._period_accuracy = PeriodAccuracy(self.task.data)
         self._followed = self._no_pairs()
+        self.accuracy_history = AccuracyHistory(lower=not self.task.data.classes)
         self._measures = (*MEASURES, *self.settings.own_measures())
 
     def absorb(self, recorded: Iterable[Mapping[str, Any]]) -> None:
-        """Take over the lines of ``period_accuracy.jsonl`` that were recorded before a run was stopped."""
+        """Take over the lines of the record by period that were recorded before a run was stopped."""
         for line in recorded:
             self.accuracy_history.add(line)
 
@@ -235,7 +238,7 @@ class Evaluator:
             self._seen[:], self._until = False, 0
             self._period_accuracy = PeriodAccuracy(self.task.data)
             self._followed = self._no_pairs()
-            self.accuracy_history = AccuracyHistory()
+            self.accuracy_history = AccuracyHistory(self.accuracy_history.lower)
         for earlier in range(self._until, round_):
             for client, visit in self.scenario.at(earlier).visits.items():
                 self._seen[visit.indices] = True
@@ -271,10 +274,11 @@ class Evaluator:
             if "personal" in state:
                 buffers = state.get("buffers", snapshot.buffers)
                 score = self.scorer.score(state["personal"], buffers, self.task.data.test)
-                own.append(self._period_accuracy.client_accuracy(i, score.correct))
-                shared.append(self._period_accuracy.client_accuracy(i, test.correct))
+                own.append(self._period_accuracy.client_accuracy(i, score.by_sample))
+                shared.append(self._period_accuracy.client_accuracy(i, test.by_sample))
         # A client without test samples of its own cannot be measured.
-        named = {"personal_accuracy": own, "client_accuracy": shared}
+        what = "mae" if self.accuracy_history.lower else "accuracy"
+        named = {f"personal_{what}": own, f"client_{what}": shared}
         measured = {key: [a for a in found if a is not None] for key, found in named.items()}
         return {key: float(np.mean(found)) for key, found in measured.items() if found}
 
@@ -282,7 +286,7 @@ class Evaluator:
         """Add the accuracy of the followed pairs to the history, and return the line to record."""
         if not self._follows or self.settings.periods == "off":
             return {}
-        accuracies = self._period_accuracy.accuracies(test.correct, self._followed.pairs)
+        accuracies = self._period_accuracy.accuracies(test.by_sample, self._followed.pairs)
         if not accuracies:
             return {}
         found = [(int(client), int(key)) for client, key, _ in accuracies]
@@ -291,7 +295,7 @@ class Evaluator:
             "round": snapshot.round,
             "basis": self._period_accuracy.basis,
             "pairs": self._followed.seen,
-            "accuracy": accuracies,
+            self.accuracy_history.entry: accuracies,
             "held": [[*pair, self._period_accuracy.main_classes(pair)] for pair in new],
             "tested": [self._period_accuracy.tested(pair) for pair in new],
         }

@@ -6,26 +6,35 @@ in a specification as ``evaluate.measures = ["package.module:NAME"]``. The part 
 written to ``measures.json`` in the run directory, so that a reader can show it without the user's module.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chronofed.core.errors import SpecError
 from chronofed.training.measure import (
+    HEADLINES,
     Column,
     Compute,
     Measure,
     MeasureDisplay,
+    TaskName,
+    headline_of,
     load_measure,
     placed,
 )
+from chronofed.training.regression_measures import REGRESSION_MEASURES
 
 if TYPE_CHECKING:
-    from chronofed.models.classification import Score
+    from chronofed.models.supervised import Score
 
 
-def seen(read: "Callable[[Score], float]") -> Compute:
+def seen(read: "Callable[[Score], float | None]") -> Compute:
     """A number of the score on training samples seen so far."""
     return lambda evaluation: None if evaluation.seen is None else read(evaluation.seen)
+
+
+def accuracy(score: "Score") -> float | None:
+    """The accuracy of a classification."""
+    return score.accuracy if score.classified else None
 
 
 def reported(key: str) -> Compute:
@@ -54,7 +63,8 @@ MEASURES: tuple[Measure, ...] = (
         label="test accuracy",
         summary=("best5", "last", "anytime", "falls"),
         shown={"progress": 1, "table": 10, "curves": 1, "summary": 0},
-        compute=lambda evaluation: evaluation.test.accuracy,
+        task="classification",
+        compute=lambda evaluation: accuracy(evaluation.test),
     ),
     Measure(
         key="test_loss",
@@ -94,7 +104,8 @@ MEASURES: tuple[Measure, ...] = (
         label="seen accuracy",
         absent="evaluate.seen = 0, or the clients are remote",
         shown={"progress": 3, "curves": 2},
-        compute=seen(lambda score: score.accuracy),
+        task="classification",
+        compute=seen(accuracy),
     ),
     Measure(
         key="seen_loss",
@@ -111,7 +122,7 @@ MEASURES: tuple[Measure, ...] = (
         title="Training samples evaluated",
         description="the number of those samples that were used, at most ``evaluate.seen``",
         shown={},
-        compute=seen(lambda score: len(score.correct)),
+        compute=seen(len),
     ),
     Measure(
         key="personal_accuracy",
@@ -120,6 +131,7 @@ MEASURES: tuple[Measure, ...] = (
         unit="fraction",
         better="higher",
         shown={"curves": 12, "summary": 11},
+        task="classification",
         compute=lambda evaluation: evaluation.personal.get("personal_accuracy"),
     ),
     Measure(
@@ -129,6 +141,7 @@ MEASURES: tuple[Measure, ...] = (
         unit="fraction",
         better="higher",
         shown={"curves": 13, "summary": 12},
+        task="classification",
         compute=lambda evaluation: evaluation.personal.get("client_accuracy"),
     ),
     Measure(
@@ -202,6 +215,7 @@ MEASURES: tuple[Measure, ...] = (
         better="lower",
         absent="clients do not come back or are remote, evaluate.periods = 'off', or no test rows are theirs",
         shown={"progress": 4, "table": 40, "curves": 3, "summary": 3},
+        task="classification",
         compute=lambda evaluation: evaluation.by_period.get("forgetting"),
     ),
     Measure(
@@ -213,6 +227,7 @@ MEASURES: tuple[Measure, ...] = (
         better="higher",
         absent="clients do not come back or are remote, evaluate.periods = 'off', or no test rows are theirs",
         shown={"summary": 4},
+        task="classification",
         compute=lambda evaluation: evaluation.by_period.get("backward_transfer"),
     ),
     Measure(
@@ -251,6 +266,7 @@ MEASURES: tuple[Measure, ...] = (
         shown={"table": 90},
         from_summary=_traffic,
     ),
+    *REGRESSION_MEASURES,
 )
 """All measures of the package, in the order of the keys in ``metrics.jsonl``."""
 
@@ -260,6 +276,29 @@ BY_KEY = {measure.key: measure for measure in MEASURES}
 def columns(measures: Iterable[MeasureDisplay] = MEASURES) -> list[Column]:
     """The columns of a table, the most important first."""
     return [column for measure in placed("table", measures) for column in measure.columns()]
+
+
+def of_tasks(tasks: Collection[TaskName]) -> tuple[Measure, ...]:
+    """The measures that runs of these tasks may have."""
+    return tuple(measure for measure in MEASURES if measure.task is None or measure.task in tasks)
+
+
+def task_of(recorded: Collection[str]) -> TaskName:
+    """The task of a run, from the keys of its evaluations."""
+    headline = headline_of(recorded)
+    return next(task for task, key in HEADLINES.items() if key == headline)
+
+
+def headline_text(measures: Mapping[str, float]) -> str:
+    """The headline of an evaluation in a few words, such as ``accuracy 81.2%``; empty if there is none.
+
+    >>> headline_text({"round": 3, "test_accuracy": 0.8123}), headline_text({"rmse": 3.14159})
+    ('accuracy 81.2%', 'rmse 3.142')
+    """
+    measure = BY_KEY[headline_of(measures)]
+    if measure.key not in measures:
+        return ""
+    return f"{measure.name.removeprefix('test ')} {measure.progress_text(measures[measure.key])}"
 
 
 def load_measures(names: Sequence[str]) -> tuple[Measure, ...]:

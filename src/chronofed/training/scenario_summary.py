@@ -33,7 +33,7 @@ def describe(scenario: Scenario, data: Dataset, rounds: int) -> dict[str, Any]:
     shown = sorted({round(k) for k in np.linspace(0, last - 1, min(last, ROUNDS))})
     columns = [_visits(scenario, round_) for round_ in shown]
     everyone = scenario.clients if scenario.persistent else max(map(len, columns), default=0)
-    labels, kinds = data.labels, len(data.classes)
+    labels, kinds = data.labels, len(data.groups)
 
     def cell(held: tuple[int, Indices] | None) -> list[Any] | None:
         if held is None:
@@ -52,7 +52,7 @@ def describe(scenario: Scenario, data: Dataset, rounds: int) -> dict[str, Any]:
         "clients": everyone,
         "returning": scenario.persistent,
         "remote": scenario.remote,
-        "classes": list(data.classes),
+        "classes": list(data.groups),
         "shown": shown,
         "held": [
             [cell(column.get(client)) for column in columns]

@@ -26,6 +26,7 @@ from chronofed.core.errors import IncompatibleError
 from chronofed.core.stacking import works_stacked
 from chronofed.core.types import Samples, Task
 from chronofed.engines.batched.layout import Layout, layout_of
+from chronofed.engines.batched.losses import CROSS_ENTROPY
 from chronofed.methods.backbones import Backbone
 from chronofed.methods.local import ClientLocal, Train
 from chronofed.methods.memories import Moment
@@ -152,8 +153,12 @@ def _unsupported_past(past: Surrogate) -> str | None:
 
 
 def _unsupported_samples(layout: Layout, samples: Samples) -> str | None:
-    if samples.y.dtype != torch.int64 or samples.y.dim() != 1:
-        return "labels are not numbers of classes"
+    numbers = layout.loss.kind != CROSS_ENTROPY
+    whole = samples.y.dtype == torch.int64
+    if samples.y.dim() != 1 or not (whole or (numbers and samples.y.is_floating_point())):
+        return "labels are not numbers of classes" if not numbers else "targets are not numbers"
+    if numbers and layout.layers[-1].outputs != 1:
+        return "the model of a regression has more than one output"
     if not layout.scaled and samples.x.dtype != layout.dtype:
         return "samples are not of the model's dtype"
     return unread_field(samples)

@@ -42,12 +42,12 @@ class DataSetSamples:
     Attributes:
         round: The round in which it was seen last.
         images: The samples ``(n, channels, height, width)``.
-        labels: Their classes ``(n,)``.
+        labels: Their classes, or scaled numbers, ``(n,)``.
     """
 
     round: int
     images: NDArray[Any]
-    labels: NDArray[np.int64]
+    labels: NDArray[np.int64] | NDArray[np.float32]
 
 
 def check_picture(path: str | os.PathLike[str], shape: Sequence[int]) -> None:
@@ -153,7 +153,8 @@ def _draw_group(
     for number, (image, label) in enumerate(zip(_pixels(group, limits), group.labels, strict=True)):
         edges = (left + number + 0.03, left + number + 0.97, top + 0.97, top + 0.03)
         axes.imshow(image, extent=edges, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-        name = classes[label] if len(classes) else str(label)
+        # Numbers of a regression, and classes without names, are shown themselves.
+        name = classes[label] if len(classes) else f"{label:.6g}"
         axes.text(
             left + number + 0.5,
             top + 1.03,

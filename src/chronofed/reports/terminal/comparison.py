@@ -43,9 +43,13 @@ def comparison(groups: Sequence[Group], title: str = "", width: int = 200) -> Ta
 
 def _meaning(shown: Sequence[Column]) -> list[str]:
     """Explain what reads as an error: the best may be below the last."""
-    if all(column.key != "best5" for column in shown):
+    best = [column for column in shown if column.key.startswith("best5")]
+    if not best:
         return []
-    return ["mean of best 5: the five best evaluations of a run, so it can lie below the last one"]
+    side = "above" if best[0].better == "lower" else "below"
+    return [
+        f"mean of best 5: the five best evaluations of a run, so it can lie {side} the last one"
+    ]
 
 
 def _fitting(groups: Sequence[Group], width: int) -> list[Column]:
