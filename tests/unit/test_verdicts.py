@@ -6,7 +6,7 @@ import statistics
 import pytest
 
 from chronofed.studies.claims import Beats
-from chronofed.studies.paired import Paired, holm, paired
+from chronofed.training.paired import Paired, holm, paired
 from chronofed.studies.verdicts import Comparison, judge, multiplicity
 
 CLAIM = Beats(says="so", better=("A",), worse=("B",))

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from chronofed.reports.groups import Group
-from chronofed.studies.paired import SIGNIFICANCE, paired
+from chronofed.training.paired import SIGNIFICANCE, paired
 from chronofed.training.measure import Column
 
 

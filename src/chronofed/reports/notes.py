@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from chronofed.reports.groups import Group
-from chronofed.studies.paired import SIGNIFICANCE
+from chronofed.training.paired import SIGNIFICANCE
 from chronofed.training.measure import Column
 
 
