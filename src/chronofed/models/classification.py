@@ -25,18 +25,20 @@ CONVOLUTION_BATCH = 100
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Loss and accuracy of a model on some samples."""
+    """Loss and accuracy of a model on some samples, with its outputs."""
 
     loss: float
     accuracy: float
     correct: NDArray[np.bool_]  # (n,)
+    outputs: Tensor  # (n, classes): logits
 
     @classmethod
-    def of(cls, parts: Iterable[tuple[float, Tensor]]) -> "Score":
-        """Combine the sums of losses and the correct predictions of batches, in order."""
-        losses, right = zip(*parts, strict=True)
+    def of(cls, parts: Iterable[tuple[float, Tensor, Tensor]]) -> "Score":
+        """Combine the sums of losses, the correct predictions and the outputs of batches, in order."""
+        losses, right, outputs = zip(*parts, strict=True)
         correct = torch.cat(right).cpu().numpy()
-        return cls(sum(losses) / len(correct), float(correct.mean()), correct)
+        loss = sum(losses) / len(correct)
+        return cls(loss, float(correct.mean()), correct, torch.cat(outputs).cpu())
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +107,8 @@ class Classification:
 
     def partial_scores(
         self, objective: TorchObjective, params: Vector, buffers: Vector, samples: Samples
-    ) -> list[tuple[float, Tensor]]:
-        """Return the sum of losses and the correct predictions of each batch."""
+    ) -> list[tuple[float, Tensor, Tensor]]:
+        """Return the sum of losses, the correct predictions and the outputs of each batch."""
         objective.buffers = buffers
         size = self.evaluation_batch
         return [
@@ -120,5 +122,6 @@ class Classification:
         return CONVOLUTION_BATCH if isinstance(self.model, Cnn | ResNet18) else EVALUATION_BATCH
 
 
-def _partial(logits: Tensor, y: Tensor) -> tuple[float, Tensor]:
-    return float(functional.cross_entropy(logits, y, reduction="sum")), logits.argmax(1) == y
+def _partial(logits: Tensor, y: Tensor) -> tuple[float, Tensor, Tensor]:
+    loss = float(functional.cross_entropy(logits, y, reduction="sum"))
+    return loss, logits.argmax(1) == y, logits
