@@ -14,7 +14,7 @@ from chronofed.data.dataset import Dataset, Origin
 from chronofed.data.holdout import Holdout, with_validation
 from chronofed.data.settings import Images
 from chronofed.runs.built import build
-from chronofed.training.evaluation import Evaluate
+from chronofed.training.evaluate import Evaluate
 
 
 def order(rows):
@@ -84,7 +84,9 @@ def test_shares_are_those_of_every_client_and_period_but_never_all(rule):
 
 
 def test_the_latest_are_the_last_periods_of_all_clients():
-    client, period = order([[6, 6, 6, 2], [0, 4, 4, 2], [2]])  # by period 8, 10, 10 and 4 of 32 rows
+    client, period = order(
+        [[6, 6, 6, 2], [0, 4, 4, 2], [2]]
+    )  # by period 8, 10, 10 and 4 of 32 rows
     split = Holdout(0.1, rule="latest").split(client, period, seed=0)
     assert (period[split.test].tolist(), int(split.train.sum())) == ([3] * 4, 28)
     split = Holdout(0.4, 0.2, "latest").split(client, period, seed=0)

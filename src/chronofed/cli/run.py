@@ -47,14 +47,22 @@ def run(options: Namespace) -> int:
     built = build(experiment, options.data)
     check_samples(built, options)
     if experiment.evaluate.on != "test" and not (options.quiet or options.json):
-        note(f"'test' below means {experiment.evaluate.on} rows (evaluate.on)")
+        note(_rows_meant(built))
     path = options.output or Path("runs") / default_name(experiment)
     directory = runner.create(built, path)
     options.continue_with = ["resume", str(path)]
     with progress(options.quiet or options.json) as bars:
-        on_round = bars.watch(experiment.name, experiment.evaluate.own_measures())
+        on_round = bars.watch(experiment.name, built.experiment.evaluate.own_measures())
         summary = runner.proceed(directory, built, on_round=on_round)
     return show(directory, summary, built, options)
+
+
+def _rows_meant(built: "BuiltRun") -> str:
+    """Say which rows are meant by 'test' while settings are chosen."""
+    if built.upcoming is None:
+        return "'test' below means validation rows (evaluate.on)"
+    periods = built.upcoming.origin.periods
+    return f"only the periods until {periods[-1]} are used, to choose settings by (evaluate.on)"
 
 
 def changed(experiment: "Experiment", options: Namespace) -> "Experiment":

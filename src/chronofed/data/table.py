@@ -52,8 +52,8 @@ class Table(DataSettings, tag="table"):
         time: Column with the time of a row; empty for the order of the rows in the file.
         features: Columns to predict from; by default all others, in an npz file the array ``x``.
         period: Rule that splits time, e.g. ``month``, ``10 days``, ``50`` or ``50 rows``.
-        test: Share of the rows of every client and period that is kept for testing. By default 0 where the model
-            is evaluated on the next period (``evaluate.protocol``), otherwise 0.2.
+        test: Share of the rows of every client and period that is kept for testing. By default 0 where a
+            model is evaluated on the next period (``evaluate.protocol``), otherwise 0.2.
         holdout: How rows are held out: ``blocks`` of rows that follow each other in time, so that neighbours,
             such as overlapping windows, are not split between training and test; single ``random`` rows; or the
             ``latest``: the last periods of all clients, as many as hold the share of all rows.
@@ -123,7 +123,11 @@ class Table(DataSettings, tag="table"):
             Samples(torch.from_numpy(x[pick]), torch.from_numpy(y[pick]))
             for pick in (split.train, split.validation, split.test)
         )
-        name, classes, origin = columns.path.stem, preparation.classes, rows.origin(split, self.holdout_gap)
+        name, classes, origin = (
+            columns.path.stem,
+            preparation.classes,
+            rows.origin(split, self.holdout_gap),
+        )
         return Dataset(name, train, test, classes, origin, tuple(notes), validation, preparation)
 
     def _split(self, rows: "_Rows", seed: int, notes: list[str]) -> Split:
@@ -255,9 +259,9 @@ class _Rows:
 
     def origin(self, split: Split, gap: int) -> Origin:
         """Return client and period of the rows by purpose."""
-        purposes = (split.train, split.test, split.validation)
-        codes = [part[mask] for mask in purposes for part in (self.client, self.period)]
-        return Origin(self.clients, self.periods, *codes, overlap=gap)
+        masks = (split.train, split.test, split.validation)
+        train, test, validation = ((self.client[mask], self.period[mask]) for mask in masks)
+        return Origin(self.clients, self.periods, *train, *test, *validation, gap)
 
     def names_until(self, count: int) -> str:
         """Name the first periods in a few words."""

@@ -11,7 +11,7 @@ from chronofed.reports.downsample import Numbers
 from chronofed.reports.runs import RunView, flatten
 from chronofed.reports.spread import Spread
 from chronofed.training.measure import Column, MeasureDisplay
-from chronofed.training.measures import BY_KEY, MEASURES
+from chronofed.training.measures import MEASURES
 
 # Keys in which repetitions of one experiment may differ.
 SAME_RESULT = ("name", "seed", "checkpoint", "track")
@@ -147,7 +147,16 @@ def _rounds(run: RunView) -> int:
 def measures_of(found: Sequence[Group]) -> tuple[MeasureDisplay, ...]:
     """Collect all measures that some experiments may have: the package's, and the users' own."""
     own = {m.key: m for group in found for run in group.runs for m in run.own_measures}
-    return (*MEASURES, *(measure for key, measure in own.items() if key not in BY_KEY))
+    everywhere = {m.key for m in MEASURES if all(m.key in _retitled(group) for group in found)}
+    usual = (own[m.key] if m.key in everywhere and m.key in own else m for m in MEASURES)
+    known = {measure.key for measure in MEASURES}
+    return (*usual, *(measure for key, measure in own.items() if key not in known))
+
+
+def _retitled(group: Group) -> set[str]:
+    """Return the measures that all runs of a group describe in words of their own."""
+    keys = [{m.key for m in run.own_measures} for run in group.runs]
+    return set.intersection(*keys) if keys else set()
 
 
 def differences(found: Sequence[Group]) -> dict[str, list[Any]]:

@@ -53,7 +53,7 @@ class Recorder:
         """Do what is due after a round; return the evaluation, if there was one."""
         settings, rounds = self.built.experiment, self.built.rounds
         measures = None
-        if settings.evaluate.due(snapshot.round, rounds):
+        if self.evaluator.due(snapshot.round, rounds):
             measures = self._evaluate(snapshot)
         forgotten = last_deletion(settings.deletions, snapshot.round)
         # Older checkpoints may hold what a deletion has just removed: replace them at once.

@@ -29,6 +29,7 @@ from chronofed.training.divergence import check_loss
 from chronofed.training.evaluation import Evaluator
 from chronofed.training.loop import Snapshot
 from chronofed.training.loop import run as run_rounds
+from chronofed.training.measures import next_period_displays
 from chronofed.training.scenario_summary import describe
 from chronofed.training.summary import Measures, summarise
 
@@ -222,7 +223,8 @@ def _train(
         directory.describe_preparation(built.task.data.preparation.to_json())
     directory.describe_scenario(describe(built.scenario, built.task.data, built.rounds))
     own = experiment.evaluate.own_measures()
-    directory.describe_measures([measure.display() for measure in own])
+    retitled = next_period_displays() if built.upcoming else []
+    directory.describe_measures([*retitled, *(measure.display() for measure in own)])
     with user_frames_only():
         engine, workers = _make_engine(directory, built, timer, done, engine_factory)
     tracker = Guarded(find_tracker(experiment.track) if experiment.track else None)
@@ -244,7 +246,7 @@ def _train(
             check_loss(measures, len(built.task.data.classes))
     history = directory.history()
     check_loss(history[-1] if history else None, len(built.task.data.classes))
-    summary = summarise(history, own) | _seconds(directory)
+    summary = summarise(history, own) | {"rounds": built.rounds} | _seconds(directory)
     directory.finish(summary)
     tracker.finish(summary)
     return summary
@@ -275,7 +277,13 @@ def _evaluator(
 ) -> Evaluator:
     settings = built.experiment
     evaluator = Evaluator(
-        task, built.scenario, settings.method, settings.evaluate, settings.seed, workers=workers
+        task,
+        built.scenario,
+        settings.method,
+        settings.evaluate,
+        settings.seed,
+        workers,
+        built.upcoming,
     )
     evaluator.absorb(directory.record("period_accuracy"))
     return evaluator

@@ -8,16 +8,44 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from chronofed.clients.deletion import Deletion
 from chronofed.core.errors import SpecError
+from chronofed.core.types import Samples
 from chronofed.data.dataset import Codes, Dataset, Origin
 from chronofed.data.holdout import Mask
 from chronofed.data.periods import rank_within
+from chronofed.models.classification import Classification
 from chronofed.scenarios.base import Scenario
 from chronofed.scenarios.periods import PeriodStream
 
-NEEDS_PERIODS = "evaluate.protocol: 'next' needs a table with periods and the scenario 'periods' here"
+NEEDS_PERIODS = (
+    "evaluate.protocol: 'next' needs a table with periods and the scenario 'periods' here"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatedRows:
+    """The samples of one evaluation.
+
+    Attributes:
+        samples: The samples.
+        client: Client of each sample, if known.
+        period: The period that they are from, if they are all of one.
+        name: The name of that period.
+    """
+
+    samples: Samples
+    client: Codes | None = None
+    period: int | None = None
+    name: str | None = None
+
+    def of_client(self, client: int) -> Samples:
+        """Return the samples of a client in the next period; otherwise all, which measure every client."""
+        if self.period is None or self.client is None:
+            return self.samples
+        return self.samples[torch.from_numpy(self.client == client)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +90,11 @@ class NextPeriod:
         due = round_ > 0 and rest == 0 and period % self.every == 0
         return period if due and len(self.rows(period, round_)) else None
 
+    @property
+    def first(self) -> int:
+        """The first period with rows to evaluate on."""
+        return next(k for k in range(1, len(self.origin.periods)) if len(self.rows(k, 0)))
+
     def rows(self, period: int, round_: int) -> Codes:
         """Return the training rows of a period that are evaluated, in the order of the table.
 
@@ -83,6 +116,26 @@ class NextPeriod:
     def name(self, period: int) -> str:
         """Return the name of a period."""
         return self.origin.periods[period]
+
+
+def evaluated_rows(
+    task: Classification, upcoming: NextPeriod | None, round_: int, period: int | None = None
+) -> EvaluatedRows:
+    """Return the samples to evaluate on after a round: the test set, or those of a period.
+
+    Args:
+        task: Data and model.
+        upcoming: The periods; ``None`` for the test set.
+        round_: Rounds done.
+        period: The period; by default the one after those that were trained on.
+    """
+    if upcoming is None:
+        origin = task.data.origin
+        return EvaluatedRows(task.data.test, None if origin is None else origin.test_client)
+    if period is None:
+        period = round_ // upcoming.rounds_per_period
+    rows = upcoming.rows(period, round_)
+    return EvaluatedRows(task.samples(rows), upcoming.client[rows], period, upcoming.name(period))
 
 
 def next_period(

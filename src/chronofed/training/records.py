@@ -30,4 +30,5 @@ class Record:
 RECORDS = (
     Record("period_accuracy", lambda evaluation: evaluation.periods),
     Record("round_weights", lambda evaluation: evaluation.round_weights),
+    Record("breakdown", lambda evaluation: evaluation.breakdown),
 )
