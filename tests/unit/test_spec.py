@@ -11,6 +11,7 @@ from chronofed.core.spec_io import from_table
 from chronofed.runs import load_spec, spec
 from chronofed.runs.built import build
 from chronofed.runs.spec import Checkpoint
+from chronofed.training.evaluate import Evaluate
 
 
 @pytest.fixture

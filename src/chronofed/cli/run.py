@@ -1,6 +1,7 @@
 """The command ``chronofed run``."""
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,9 +98,17 @@ def show(
     else:
         found = groups([RunView.read(directory.path)])
         emit(comparison(found, f"run: {directory.path}", width()))
+        for line in verdict(summary):
+            emit(line)
     if options.samples and built is not None:
         _draw_samples(directory, built, options)
     return 0
+
+
+def verdict(summary: "Mapping[str, Any]") -> list[str]:
+    """Say in words how a run compares with its baselines, and which were left out."""
+    found = summary.get("baselines", {})
+    return [found[key] for key in ("words", "reason") if found.get(key)]
 
 
 def check_samples(built: "BuiltRun", options: Namespace) -> None:

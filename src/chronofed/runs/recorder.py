@@ -62,6 +62,11 @@ class Recorder:
             self._save(snapshot, forgotten)
         return measures
 
+    def finish(self) -> None:
+        """Record the time since the last evaluation, if there was more to do."""
+        seconds = {"total": time.perf_counter() - self._since, **self.timer.drain()}
+        self.directory.append_seconds(self.built.rounds, seconds)
+
     def _evaluate(self, snapshot: Snapshot) -> Measures:
         with self.timer("evaluate"):
             found = self.evaluator(snapshot)

@@ -16,6 +16,7 @@ from chronofed.engines.base import ManagedEngine
 from chronofed.models.classification import Classification
 from chronofed.runs.built import BuiltRun, build
 from chronofed.runs.checkpoint_writer import CheckpointWriter
+from chronofed.runs.comparison import compare_with_baselines
 from chronofed.runs.directory import RunDirectory
 from chronofed.runs.environment import environment
 from chronofed.runs.identity import ChangedError
@@ -246,7 +247,12 @@ def _train(
             check_loss(measures, len(built.task.data.classes))
     history = directory.history()
     check_loss(history[-1] if history else None, len(built.task.data.classes))
-    summary = summarise(history, own) | {"rounds": built.rounds} | _seconds(directory)
+    summary = summarise(history, own) | {"rounds": built.rounds}
+    if built.upcoming is not None:
+        with timer("baselines"):
+            summary |= compare_with_baselines(directory, built, history)
+        recorder.finish()
+    summary |= _seconds(directory)
     directory.finish(summary)
     tracker.finish(summary)
     return summary
