@@ -105,7 +105,7 @@ from chronofed.scenarios import Subsets as Subsets
 from chronofed.scenarios import Visit as Visit
 from chronofed.scenarios import Window as Window
 from chronofed.scenarios.base import Plan as Plan
-from chronofed.training.evaluation import Evaluate as Evaluate
+from chronofed.training.evaluate import Evaluate as Evaluate
 from chronofed.training.loop import Snapshot as Snapshot
 from chronofed.training.loop import run as run
 from chronofed.training.measure import Measure as Measure

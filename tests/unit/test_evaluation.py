@@ -25,7 +25,8 @@ from chronofed.data.dataset import Origin
 from chronofed.models.zoo import Custom
 from chronofed.scenarios import Visit
 from chronofed.training.drift import _drifts, _latest_visits
-from chronofed.training.evaluation import Evaluate, Evaluator
+from chronofed.training.evaluate import Evaluate
+from chronofed.training.evaluation import Evaluator
 from chronofed.training.period_accuracy import AccuracyHistory, PeriodAccuracy
 from chronofed.training.summary import recovery, summarise
 

@@ -26,7 +26,8 @@ from chronofed.reports.figures.maps import draw_heatmap, draw_round_weights, rec
 from chronofed.reports.runs import RunView
 from chronofed.runs import runner
 from chronofed.scenarios import Subsets
-from chronofed.training.evaluation import Evaluate, Evaluator
+from chronofed.training.evaluate import Evaluate
+from chronofed.training.evaluation import Evaluator
 from chronofed.training.round_weights import AGES, round_weights
 from chronofed.training.scenario_summary import CLIENTS, ROUNDS, describe
 

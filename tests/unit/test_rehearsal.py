@@ -15,7 +15,7 @@ from chronofed.runs.built import build, check_device
 from chronofed.runs.checkpoint import load_latest
 from chronofed.runs.rehearsal import rehearse
 from chronofed.training.divergence import check_loss
-from chronofed.training.evaluation import Evaluate
+from chronofed.training.evaluate import Evaluate
 
 MODULE = """
 import random, sys

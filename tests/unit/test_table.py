@@ -51,7 +51,7 @@ def refused(message, kind=DataError):
 
 
 def held_out(client, period, share, seed):
-    return Holdout(share, blocks=False).split(client, period, seed).test
+    return Holdout(share, rule="random").split(client, period, seed).test
 
 
 def prepared(values, train, standardise):

@@ -37,6 +37,7 @@ class Origin:
         test_period: Period of every test row.
         validation_client: Client of every validation row.
         validation_period: Period of every validation row.
+        overlap: Number of later rows of its client that a row overlaps with, such as windows of a signal.
     """
 
     clients: tuple[str, ...]
@@ -47,6 +48,7 @@ class Origin:
     test_period: Codes  # (m,)
     validation_client: Codes = field(default_factory=_none)  # (v,)
     validation_period: Codes = field(default_factory=_none)  # (v,)
+    overlap: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,22 @@ class Dataset:
         )
         samples = none if self.validation is None else self.validation
         return replace(self, test=samples, origin=origin)
+
+    def first_periods(self, periods: int) -> "Dataset":
+        """Return the training rows of the first periods, and nothing that came later.
+
+        Clients are numbered in the order in which they appear, so those that are left keep their numbers.
+        """
+        origin = self.origin
+        if origin is None:
+            return self
+        early = origin.train_period < periods
+        client = origin.train_client[early]
+        clients = origin.clients[: int(client.max(initial=-1)) + 1]
+        known = (clients, origin.periods[:periods], client, origin.train_period[early])
+        cut = Origin(*known, _none(), _none(), overlap=origin.overlap)
+        train, none = (self.train[torch.from_numpy(pick)] for pick in (early, np.zeros_like(early)))
+        return replace(self, train=train, test=none, validation=None, origin=cut)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -141,6 +159,15 @@ class DataSettings(Kind, kw_only=True):
     """
 
     validation: Fraction = 0.0
+
+    @property
+    def timed(self) -> bool:
+        """True if rows have a time, so that a model can be evaluated on the period that comes next."""
+        return False
+
+    def holding_out(self, test: float) -> "DataSettings":
+        """Return the settings with this share of test rows, where they leave it open."""
+        return self
 
     @abstractmethod
     def load(self, folder: Path | None, seed: int) -> Dataset:

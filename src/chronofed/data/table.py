@@ -20,8 +20,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Literal
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ from chronofed.data.columns import Column, Columns, missing
 from chronofed.data.dataset import Codes, Dataset, DataSettings, Origin
 from chronofed.data.encoding import Tally, encode_features, known_codes
 from chronofed.data.fitting import by_first_appearance, fit_features
-from chronofed.data.holdout import Holdout, Mask, Split
+from chronofed.data.holdout import TEST_SHARE, Holdout, Mask, Rule, Split
 from chronofed.data.periods import Period, rank_within
 from chronofed.data.preparation import Preparation
 from chronofed.data.readers import read
@@ -54,11 +54,14 @@ class Table(DataSettings, tag="table"):
         time: Column with the time of a row; empty for the order of the rows in the file.
         features: Columns to predict from; by default all others, in an npz file the array ``x``.
         period: Rule that splits time, e.g. ``month``, ``10 days``, ``50`` or ``50 rows``.
-        test: Share of the rows of every client and period that is kept for testing.
+        test: Share of the rows of every client and period that is kept for testing. By default 0 where a
+            model is evaluated on the next period (``evaluate.protocol``), otherwise 0.2.
         holdout: How rows are held out: ``blocks`` of rows that follow each other in time, so that neighbours,
-            such as overlapping windows, are not split between training and test; or single ``random`` rows.
+            such as overlapping windows, are not split between training and test; single ``random`` rows; or the
+            ``latest``: the last periods of all clients, as many as hold the share of all rows.
         holdout_gap: Rows of the client to leave out on either side of a block, in its own order of time. For
-            windows that overlap, the number of later windows that a window shares measurements with.
+            windows that overlap, the number of later windows that a window shares measurements with. So many
+            rows at the start of a period are not evaluated on as the next period either.
         standardise: True to scale numbers to mean 0 and standard deviation 1; in arrays of more axes, for
             each entry of the last axis.
         fit_periods: Number of first periods on whose training rows scaling, categories and the rule for missing
@@ -78,8 +81,8 @@ class Table(DataSettings, tag="table"):
     time: str = "time"
     features: tuple[str, ...] = ()
     period: str = "month"
-    test: Fraction = 0.2
-    holdout: Literal["blocks", "random"] = "blocks"
+    test: Fraction | None = None
+    holdout: Rule = "blocks"
     holdout_gap: Natural = 0
     standardise: bool = True
     fit_periods: Count | None = None
@@ -96,7 +99,7 @@ class Table(DataSettings, tag="table"):
         if self.target in self.features:
             msg = f"Table.features: {self.target!r} is the target and cannot be a feature"
             raise ValueError(msg)
-        if self.holdout_gap and self.holdout != "blocks":
+        if self.holdout_gap and self.holdout == "random":
             msg = "Table.holdout_gap: random rows have no gap around them; use holdout = 'blocks'"
             raise ValueError(msg)
         if self.classes and not 1 < len(self.classes) == len(set(self.classes)):
@@ -105,6 +108,15 @@ class Table(DataSettings, tag="table"):
         if self.classes and self.task == "regression":
             msg = "Table.classes: a regression predicts numbers and has no classes; leave them out"
             raise ValueError(msg)
+
+    @property
+    def timed(self) -> bool:
+        """True if there is a time column."""
+        return bool(self.time)
+
+    def holding_out(self, test: float) -> "Table":
+        """Return the settings with this share of test rows, unless they have one."""
+        return self if self.test is not None else msgspec.structs.replace(self, test=test)
 
     def load(self, folder: Path | None, seed: int) -> Dataset:
         """Read the file; ``seed`` only chooses the rows that are held out."""
@@ -120,19 +132,25 @@ class Table(DataSettings, tag="table"):
             Samples(torch.from_numpy(x[pick]), torch.from_numpy(y[pick]))
             for pick in (split.train, split.validation, split.test)
         )
-        name, classes, origin = columns.path.stem, preparation.classes, rows.origin(split)
+        name, classes, origin = (
+            columns.path.stem,
+            preparation.classes,
+            rows.origin(split, self.holdout_gap),
+        )
         return Dataset(name, train, test, classes, origin, tuple(notes), validation, preparation)
 
     def _split(self, rows: "_Rows", seed: int, notes: list[str]) -> Split:
         """Choose the purpose of every row."""
-        rule = Holdout(self.test, self.validation, self.holdout == "blocks", self.holdout_gap)
+        test = TEST_SHARE if self.test is None else self.test
+        rule = Holdout(test, self.validation, self.holdout, self.holdout_gap)
         split = rule.split(rows.client, rows.period, seed)
         for name, share, held in (
-            ("test", self.test, split.test),
+            ("test", test, split.test),
             ("validation", self.validation, split.validation),
         ):
             if share and not held.any():
-                notes.append(f"no {name} rows: {share:g} of every client-period is less than one")
+                whole = "the only period" if self.holdout == "latest" else "every client-period"
+                notes.append(f"no {name} rows: {share:g} of {whole} is less than one")
         unused = np.count_nonzero(~(split.train | split.validation | split.test))
         if unused:
             notes.append(f"{unused} rows left out: next to rows that are held out (holdout_gap)")
@@ -255,11 +273,11 @@ class _Rows:
     clients: tuple[str, ...]
     periods: tuple[str, ...]
 
-    def origin(self, split: Split) -> Origin:
+    def origin(self, split: Split, gap: int) -> Origin:
         """Return client and period of the rows by purpose."""
-        purposes = (split.train, split.test, split.validation)
-        codes = [part[mask] for mask in purposes for part in (self.client, self.period)]
-        return Origin(self.clients, self.periods, *codes)
+        masks = (split.train, split.test, split.validation)
+        train, test, validation = ((self.client[mask], self.period[mask]) for mask in masks)
+        return Origin(self.clients, self.periods, *train, *test, *validation, gap)
 
     def names_until(self, count: int) -> str:
         """Name the first periods in a few words."""

@@ -33,17 +33,19 @@ class Score:
         loss: The mean loss.
         values: Of a classification, ``True`` where the prediction is right; of a regression, prediction minus
             target in the target's own units, as float64. ``(n,)``
+        outputs: Outputs of the model: logits ``(n, classes)``, or ``(n, 1)``.
     """
 
     loss: float
     values: NDArray[np.bool_] | NDArray[np.float64]
+    outputs: Tensor
 
     @classmethod
-    def of(cls, parts: Iterable[tuple[float, Tensor]]) -> "Score":
-        """Combine the sums of losses and the values of batches, in order."""
-        losses, found = zip(*parts, strict=True)
+    def of(cls, parts: Iterable[tuple[float, Tensor, Tensor]]) -> "Score":
+        """Combine the sums of losses, the values and the outputs of batches, in order."""
+        losses, found, outputs = zip(*parts, strict=True)
         values = torch.cat(found).cpu().numpy()
-        return cls(sum(losses) / len(values), values)
+        return cls(sum(losses) / len(values), values, torch.cat(outputs).cpu())
 
     def __len__(self) -> int:
         return len(self.values)
@@ -194,8 +196,8 @@ class SupervisedTask(ABC):
 
     def partial_scores(
         self, objective: TorchObjective, params: Vector, buffers: Vector, samples: Samples
-    ) -> list[tuple[float, Tensor]]:
-        """Return the sum of losses and the values of each batch."""
+    ) -> list[tuple[float, Tensor, Tensor]]:
+        """Return the sum of losses, the values and the outputs of each batch."""
         objective.buffers = buffers
         size = self.evaluation_batch
         return [
@@ -205,8 +207,8 @@ class SupervisedTask(ABC):
 
     def _partial(
         self, objective: TorchObjective, outputs: Tensor, y: Tensor
-    ) -> tuple[float, Tensor]:
-        return float(objective.loss.total(outputs, y)), self.values(outputs, y)
+    ) -> tuple[float, Tensor, Tensor]:
+        return float(objective.loss.total(outputs, y)), self.values(outputs, y), outputs
 
     @property
     def evaluation_batch(self) -> int:

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from chronofed.reports.groups import Group
-from chronofed.studies.paired import SIGNIFICANCE
 from chronofed.training.measure import Column
+from chronofed.training.paired import SIGNIFICANCE
 
 
 def notes(groups: Sequence[Group], columns: Sequence[Column], best: Mapping[str, int]) -> list[str]:

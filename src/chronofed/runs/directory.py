@@ -7,6 +7,8 @@
 ``metrics.jsonl``          one line per evaluation; the same bytes however often it was resumed
 ``period_accuracy.jsonl``  accuracy on every client's data sets at every evaluation
 ``period_error.jsonl``     of a regression, the mean absolute error instead
+``breakdown.jsonl``        figures by class and by client at every evaluation
+``baselines.json``         scores of the baselines on the same rows
 ``round_weights.jsonl``    weights of the present and of each remembered round at every evaluation
 ``times.jsonl``            wall-clock seconds, which differ from run to run
 ``scenario.json``          who holds which classes when, for reports without the data
@@ -40,7 +42,14 @@ from chronofed.training.records import RECORDS
 # Files with a line for each evaluation, which are the same however often a run was resumed.
 LASTING_FILES = ("metrics.jsonl", *(f"{record.name}.jsonl" for record in RECORDS))
 RECORD_FILES = (*LASTING_FILES, "times.jsonl")
-JSON_FILES = ("summary.json", "scenario.json", "environment.json", "measures.json", "failure.json")
+JSON_FILES = (
+    "summary.json",
+    "scenario.json",
+    "environment.json",
+    "measures.json",
+    "baselines.json",
+    "failure.json",
+)
 State = Literal["finished", "running", "stopped", "failed"]
 
 
@@ -272,6 +281,15 @@ class RunDirectory:
     def describe_preparation(self, content: bytes) -> None:
         """Record how the columns of a table became features and classes."""
         write_atomic(self.path / "preparation.json", content)
+
+    def describe_baselines(self, about: Mapping[str, Any]) -> None:
+        """Record the scores of the baselines."""
+        write_atomic(self.path / "baselines.json", _json(about))
+
+    def append_seconds(self, round_: int, seconds: Mapping[str, float]) -> None:
+        """Record the time by phase since the last evaluation, of a run that ends without one."""
+        spent = {phase: round(value, 6) for phase, value in seconds.items()}
+        append_line(self.path / "times.jsonl", _json_line({"round": round_, **spent}))
 
     def scenario(self) -> dict[str, Any]:
         """Return who holds which classes when; empty if it was not recorded."""

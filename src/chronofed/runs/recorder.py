@@ -53,7 +53,7 @@ class Recorder:
         """Do what is due after a round; return the evaluation, if there was one."""
         settings, rounds = self.built.experiment, self.built.rounds
         measures = None
-        if settings.evaluate.due(snapshot.round, rounds):
+        if self.evaluator.due(snapshot.round, rounds):
             measures = self._evaluate(snapshot)
         forgotten = last_deletion(settings.deletions, snapshot.round)
         # Older checkpoints may hold what a deletion has just removed: replace them at once.
@@ -61,6 +61,11 @@ class Recorder:
         if due or snapshot.round % settings.checkpoint.every == 0:
             self._save(snapshot, forgotten)
         return measures
+
+    def finish(self) -> None:
+        """Record the time since the last evaluation, if there was more to do."""
+        seconds = {"total": time.perf_counter() - self._since, **self.timer.drain()}
+        self.directory.append_seconds(self.built.rounds, seconds)
 
     def _evaluate(self, snapshot: Snapshot) -> Measures:
         with self.timer("evaluate"):

@@ -85,7 +85,15 @@ def _rounds(built: BuiltRun, engine: LocalEngine, client: int, indices: Indices)
     stream = _FirstSamples(indices, client, built.scenario.clients, built.scenario.persistent)
     scenario = Scenario(stream, Everyone(), None, settings.seed)
     assert isinstance(task, SupervisedTask)
-    evaluator = Evaluator(task, scenario, settings.method, settings.evaluate, settings.seed)
+    evaluator = Evaluator(
+        task,
+        scenario,
+        settings.method,
+        settings.evaluate,
+        settings.seed,
+        upcoming=built.upcoming,
+    )
+    period = built.upcoming.first if built.upcoming else None
     snapshots = run_rounds(
         settings.method,
         scenario,
@@ -98,7 +106,7 @@ def _rounds(built: BuiltRun, engine: LocalEngine, client: int, indices: Indices)
     )
     try:
         for snapshot in snapshots:
-            evaluator(snapshot)
+            evaluator(snapshot, period)
     except DivergedError:
         # The run itself says so, with its own round.
         return
@@ -136,7 +144,8 @@ def _check_model(task: SupervisedTask) -> None:
             regression, or the loss is not one number for each sample.
         UserCodeError: If it fails.
     """
-    objective, samples = task.objective(), _few(task.data.test, TEST_SAMPLES)
+    tested = task.data.test if len(task.data.test) else task.data.train
+    objective, samples = task.objective(), _few(tested, TEST_SAMPLES)
     if not objective.flat.size:
         raise SpecError("model: it has no trainable parameters")
     logits = objective.logits(objective.flat.read(), samples.x)

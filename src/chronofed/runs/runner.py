@@ -16,6 +16,7 @@ from chronofed.engines.base import ManagedEngine
 from chronofed.models.supervised import SupervisedTask
 from chronofed.runs.built import BuiltRun, build
 from chronofed.runs.checkpoint_writer import CheckpointWriter
+from chronofed.runs.comparison import compare_with_baselines
 from chronofed.runs.directory import RunDirectory
 from chronofed.runs.environment import environment
 from chronofed.runs.identity import ChangedError
@@ -29,6 +30,7 @@ from chronofed.training.divergence import check_loss
 from chronofed.training.evaluation import Evaluator
 from chronofed.training.loop import Snapshot
 from chronofed.training.loop import run as run_rounds
+from chronofed.training.measures import next_period_displays
 from chronofed.training.scenario_summary import describe
 from chronofed.training.summary import Measures, summarise
 
@@ -223,7 +225,8 @@ def _train(
         directory.describe_preparation(built.task.data.preparation.to_json())
     directory.describe_scenario(describe(built.scenario, built.task.data, built.rounds))
     own = experiment.evaluate.own_measures()
-    directory.describe_measures([measure.display() for measure in own])
+    retitled = next_period_displays() if built.upcoming else []
+    directory.describe_measures([*retitled, *(measure.display() for measure in own)])
     with user_frames_only():
         engine, workers = _make_engine(directory, built, timer, done, engine_factory)
     tracker = Guarded(find_tracker(experiment.track) if experiment.track else None)
@@ -245,7 +248,12 @@ def _train(
             check_loss(measures, guess)
     history = directory.history()
     check_loss(history[-1] if history else None, guess)
-    summary = summarise(history, own) | _seconds(directory)
+    summary = summarise(history, own) | {"rounds": built.rounds}
+    if built.upcoming is not None:
+        with timer("baselines"):
+            summary |= compare_with_baselines(directory, built, history)
+        recorder.finish()
+    summary |= _seconds(directory)
     directory.finish(summary)
     tracker.finish(summary)
     return summary
@@ -276,7 +284,13 @@ def _evaluator(
 ) -> Evaluator:
     settings = built.experiment
     evaluator = Evaluator(
-        task, built.scenario, settings.method, settings.evaluate, settings.seed, workers=workers
+        task,
+        built.scenario,
+        settings.method,
+        settings.evaluate,
+        settings.seed,
+        workers,
+        built.upcoming,
     )
     evaluator.absorb(directory.record(evaluator.accuracy_history.record))
     return evaluator

@@ -26,7 +26,7 @@ from chronofed.models.supervised import SupervisedTask
 from chronofed.models.zoo import Mlp, ModelSettings
 from chronofed.scenarios.settings import ScenarioSettings
 from chronofed.scenarios.subsets import Subsets
-from chronofed.training.evaluation import Evaluate
+from chronofed.training.evaluate import Evaluate
 
 FOREVER = sys.maxsize
 """Number of rounds of a run without end."""

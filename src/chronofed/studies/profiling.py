@@ -66,9 +66,16 @@ def profile(built: BuiltRun, rounds: int) -> Profile:
     snapshot = [snapshot, *snapshots][-1]
     total = time.perf_counter() - begin
     spent = timer.drain()
-    evaluate = Evaluator(task, scenario, experiment.method, experiment.evaluate, experiment.seed)
+    evaluate = Evaluator(
+        task,
+        scenario,
+        experiment.method,
+        experiment.evaluate,
+        experiment.seed,
+        upcoming=built.upcoming,
+    )
     with timer("evaluate"):
-        evaluate(snapshot)
+        evaluate(snapshot, built.upcoming.first if built.upcoming else None)
     with timer("write"), tempfile.TemporaryDirectory() as folder:
         save(Path(folder), snapshot, keep=1)
     return Profile(rounds, _phases(spent, total, rounds), timer.drain())

@@ -3,26 +3,28 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from chronofed.core.config import Config, Count, Natural
-from chronofed.core.errors import ChronofedError, SpecError, UserCodeError
+from chronofed.core.errors import ChronofedError, UserCodeError
 from chronofed.core.seeds import numpy_generator
 from chronofed.core.user_code import in_one_line, user_traceback
-from chronofed.data.dataset import EvaluateOn
 from chronofed.engines.base import one_thread
 from chronofed.methods.method import Method
 from chronofed.models.supervised import Score, SupervisedTask
 from chronofed.scenarios.base import Scenario
+from chronofed.training.breakdown import breakdown
+from chronofed.training.classification_measures import Outcome
 from chronofed.training.drift import drift_measures
+from chronofed.training.evaluate import Evaluate
 from chronofed.training.followed_pairs import FollowedPairs
 from chronofed.training.loop import Snapshot
 from chronofed.training.measure import Measure
-from chronofed.training.measures import BY_KEY, MEASURES, load_measures
+from chronofed.training.measures import BY_KEY, MEASURES, OPTIONAL
+from chronofed.training.next_period import EvaluatedRows, NextPeriod, evaluated_rows
 from chronofed.training.period_accuracy import AccuracyHistory, PeriodAccuracy
 from chronofed.training.records import RECORDS
 from chronofed.training.round_weights import round_weights
@@ -31,60 +33,6 @@ from chronofed.training.summary import Measures
 
 # Pairs of client and data set that "auto" follows at most.
 MOST_PAIRS = 3000
-
-
-class Evaluate(Config):
-    """When and on what the global model is evaluated.
-
-    Attributes:
-        every: Rounds between evaluations; the last round is always evaluated.
-        on: Rows to evaluate on: ``test``, or ``validation`` while you choose settings. In the names of measures
-            ``test`` then means these rows, and the test rows are not used at all.
-        seen: Evaluate on at most so many of the training samples seen so far, drawn anew each time; 0 for
-            none. The number used is recorded as ``seen_samples``.
-        periods: Follow the accuracy by client and data set, from which forgetting and backward transfer are
-            computed. Costs no pass over data, but a few bytes a pair in the record. ``auto`` does it for
-            returning clients, and of more than 3000 pairs follows a random sample of 3000; ``on`` follows
-            all. How many is recorded as ``followed_pairs`` and ``seen_pairs``.
-        past: Measure client drift, time drift and information loss on so many of the latest data sets of
-            every client (a simulation knows them); 0 for not at all. Price: for each of them one gradient of
-            its data and one of what is kept of it.
-        measures: Your own measures, each as ``package.module:NAME`` of a :class:`~chronofed.Measure`.
-
-    Where clients are remote, only they can see their data: ``seen`` and ``auto`` find nothing to evaluate then,
-    and what was asked for explicitly is refused.
-    """
-
-    every: Count = 1
-    on: EvaluateOn = "test"
-    seen: Natural = 2000
-    periods: Literal["auto", "on", "off"] = "auto"
-    past: Natural = 0
-    measures: tuple[str, ...] = ()
-
-    def due(self, round_: int, last: int) -> bool:
-        """Tell if the model is evaluated after this round."""
-        return round_ % self.every == 0 or round_ == last
-
-    def own_measures(self) -> tuple[Measure, ...]:
-        """Import the user's own measures.
-
-        Raises:
-            SpecError: If one cannot be imported, or its key is taken.
-        """
-        return load_measures(self.measures)
-
-    def check(self, scenario: Scenario) -> None:
-        """Refuse measures that cannot be computed.
-
-        Raises:
-            SpecError: If the server would need data that it does not have, or a measure cannot be imported.
-        """
-        self.own_measures()
-        asked = {"periods = 'on'": self.periods == "on", f"past = {self.past}": self.past > 0}
-        for name in (name for name, wanted in asked.items() if wanted and scenario.remote):
-            msg = f"evaluate.{name} needs the clients' data, which are elsewhere: leave it out"
-            raise SpecError(msg)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,27 +52,45 @@ class EvaluationContext:
         task: Data set and model.
         scenario: Who holds which data when.
         method: How it is learned.
-        test: Score of the global model on the test set: loss, ``accuracy`` and ``correct`` (a boolean for each
-            sample), or of a regression ``errors``.
+        rows: The samples that are evaluated: the test set, or those of the next period.
+        test: Score of the global model on them: loss, ``accuracy`` and ``correct`` (for each sample), or
+            of a regression ``errors``; and its outputs.
     """
 
     snapshot: Snapshot
     task: SupervisedTask
     scenario: Scenario
     method: Method
+    rows: EvaluatedRows
     test: Score
     _evaluator: "Evaluator"
 
     @property
     def labels(self) -> Tensor:
-        """Classes of the test samples ``(samples,)``; of a regression scaled targets."""
-        return self.task.data.test.y
+        """Classes of the evaluated samples ``(samples,)``; of a regression scaled targets."""
+        return self.rows.samples.y
+
+    @property
+    def logits(self) -> Tensor:
+        """Outputs of the global model on the samples: logits ``(samples, classes)``, or ``(samples, 1)``."""
+        return self.test.outputs
 
     @cached_property
-    def logits(self) -> Tensor:
-        """Outputs of the global model on the test set: logits ``(samples, classes)``, or ``(samples, 1)``."""
-        model = (self.snapshot.params, self.snapshot.buffers)
-        return self._evaluator.scorer.logits(*model, self.task.data.test)
+    def held_out(self) -> Score | None:
+        """Score on the test set; ``None`` if nothing is held out."""
+        return self._evaluator.score_held_out(self.snapshot, self.rows, self.test)
+
+    @cached_property
+    def outcome(self) -> Outcome | None:
+        """Chances and classes of the evaluated samples; ``None`` if there are no classes."""
+        if not self.task.data.classes:
+            return None
+        return Outcome.of(self.logits, self.labels, self.rows.client)
+
+    @property
+    def breakdown(self) -> dict[str, Any]:
+        """Figures by class and by client; empty unless measures of classification are asked for."""
+        return breakdown(self) if self._evaluator.detailed else {}
 
     @cached_property
     def seen(self) -> Score | None:
@@ -134,7 +100,7 @@ class EvaluationContext:
     @cached_property
     def personal(self) -> dict[str, float]:
         """Accuracy of personal models and of the global one beside them, where there are personal models."""
-        return self._evaluator.score_personal(self.snapshot, self.test)
+        return self._evaluator.score_personal(self.snapshot, self.rows, self.test)
 
     @cached_property
     def reported(self) -> dict[str, float]:
@@ -154,7 +120,9 @@ class EvaluationContext:
     @cached_property
     def periods(self) -> dict[str, Any]:
         """The accuracy by client and data set; empty where nothing was measured."""
-        return self._evaluator.follow_periods(self.snapshot, self.test)
+        if self.held_out is None:
+            return {}
+        return self._evaluator.follow_periods(self.snapshot, self.held_out)
 
     @cached_property
     def by_period(self) -> dict[str, float]:
@@ -183,6 +151,7 @@ class Evaluator:
         settings: What to evaluate.
         seed: Root of the run's randomness.
         workers: Threads that share the samples; the numbers do not depend on it.
+        upcoming: The rows of the next period; ``None`` for the protocol ``holdout``.
     """
 
     task: SupervisedTask
@@ -191,6 +160,7 @@ class Evaluator:
     settings: Evaluate
     seed: int
     workers: int = 1
+    upcoming: NextPeriod | None = None
     scorer: Scorer = field(init=False)
     accuracy_history: AccuracyHistory = field(init=False)
     _measures: tuple[Measure, ...] = field(init=False)
@@ -213,12 +183,30 @@ class Evaluator:
         for line in recorded:
             self.accuracy_history.add(line)
 
-    def __call__(self, snapshot: Snapshot) -> Evaluation:
-        """Compute all measures and records of one snapshot."""
+    def due(self, round_: int, last: int) -> bool:
+        """Tell if the model is evaluated after this round, of which the run has ``last``."""
+        if self.upcoming is None:
+            return self.settings.due(round_, last)
+        return self.upcoming.period(round_) is not None
+
+    @property
+    def detailed(self) -> bool:
+        """True if figures by class and by client are recorded."""
+        return self.upcoming is not None or any(m in OPTIONAL for m in self._measures)
+
+    def __call__(self, snapshot: Snapshot, period: int | None = None) -> Evaluation:
+        """Compute all measures and records of one snapshot.
+
+        Args:
+            snapshot: The state after a round.
+            period: With the protocol ``next``: the period to evaluate on; by default the one after the periods
+                that were trained on.
+        """
         with one_thread():
             self._advance(snapshot.round)
-            test = self.scorer.score(snapshot.params, snapshot.buffers, self.task.data.test)
-            parts = (snapshot, self.task, self.scenario, self.method, test)
+            rows = evaluated_rows(self.task, self.upcoming, snapshot.round, period)
+            test = self.scorer.score(snapshot.params, snapshot.buffers, rows.samples)
+            parts = (snapshot, self.task, self.scenario, self.method, rows, test)
             context = EvaluationContext(*parts, self)
             measures: dict[str, float | int] = {"round": snapshot.round}
             for measure in self._measures:
@@ -265,22 +253,38 @@ class Evaluator:
             indices = np.sort(rng.choice(indices, self.settings.seen, replace=False))
         return self.scorer.score(snapshot.params, snapshot.buffers, self.task.samples(indices))
 
-    def score_personal(self, snapshot: Snapshot, test: Score) -> dict[str, float]:
-        """Score personal models, each on its own client's mix of test samples, beside the global one."""
+    def score_held_out(self, snapshot: Snapshot, rows: EvaluatedRows, test: Score) -> Score | None:
+        """Score the model on the test set; ``None`` if nothing is held out."""
+        held = self.task.data.test
+        if rows.samples is held:
+            return test
+        return self.scorer.score(snapshot.params, snapshot.buffers, held) if len(held) else None
+
+    def score_personal(
+        self, snapshot: Snapshot, rows: EvaluatedRows, test: Score
+    ) -> dict[str, float]:
+        """Score personal models, each on its own client's part of the samples, beside the global one."""
         own, shared = [], []
         # One client state at a time: they may not all fit into memory.
         for i in sorted(snapshot.client_states):
             state = snapshot.client_states[i].backbone_state
-            if "personal" in state:
+            samples = rows.of_client(i)
+            if "personal" in state and len(samples):
                 buffers = state.get("buffers", snapshot.buffers)
-                score = self.scorer.score(state["personal"], buffers, self.task.data.test)
-                own.append(self._period_accuracy.client_accuracy(i, score.by_sample))
-                shared.append(self._period_accuracy.client_accuracy(i, test.by_sample))
+                score = self.scorer.score(state["personal"], buffers, samples)
+                own.append(self._client_accuracy(i, rows, score))
+                shared.append(self._client_accuracy(i, rows, test))
         # A client without test samples of its own cannot be measured.
         what = "mae" if self.accuracy_history.lower else "accuracy"
         named = {f"personal_{what}": own, f"client_{what}": shared}
         measured = {key: [a for a in found if a is not None] for key, found in named.items()}
         return {key: float(np.mean(found)) for key, found in measured.items() if found}
+
+    def _client_accuracy(self, client: int, rows: EvaluatedRows, score: Score) -> float | None:
+        if rows.period is None:
+            return self._period_accuracy.client_accuracy(client, score.by_sample)
+        whole = len(score) == len(rows.samples)
+        return float(score.by_sample[rows.client == client if whole else slice(None)].mean())
 
     def follow_periods(self, snapshot: Snapshot, test: Score) -> dict[str, Any]:
         """Add the accuracy of the followed pairs to the history, and return the line to record."""

@@ -250,8 +250,6 @@ def load_measure(name: str) -> Measure:
     Raises:
         SpecError: If there is no such measure.
     """
-    if ":" not in name:
-        raise SpecError(f"evaluate.measures: {name!r}: expected 'package.module:NAME'")
     found = import_name(name, "evaluate.measures")
     if not isinstance(found, Measure) and not callable(found):
         raise SpecError(f"evaluate.measures: {name!r} is a {type(found).__name__}, not a Measure")

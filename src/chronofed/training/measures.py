@@ -6,10 +6,12 @@ in a specification as ``evaluate.measures = ["package.module:NAME"]``. The part 
 written to ``measures.json`` in the run directory, so that a reader can show it without the user's module.
 """
 
+import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chronofed.core.errors import SpecError
+from chronofed.training.classification_measures import CLASSIFICATION
 from chronofed.training.measure import (
     HEADLINES,
     Column,
@@ -53,6 +55,11 @@ def _traffic(summary: Mapping[str, Any]) -> float | None:
     return sum(known) if known else None
 
 
+_NO_PAIRS = (
+    "clients do not come back or are remote, evaluate.periods = 'off', or no test rows are theirs "
+    "(data.test)"
+)
+
 MEASURES: tuple[Measure, ...] = (
     Measure(
         key="test_accuracy",
@@ -74,6 +81,23 @@ MEASURES: tuple[Measure, ...] = (
         label="test loss",
         shown={"progress": 2, "table": 60, "curves": 4, "summary": 1},
         compute=lambda evaluation: evaluation.test.loss,
+    ),
+    Measure(
+        key="test_samples",
+        title="Samples evaluated on",
+        description="the number of samples of the next period, with ``evaluate.protocol = 'next'``",
+        shown={},
+        compute=lambda evaluation: (
+            None if evaluation.rows.period is None else len(evaluation.rows.samples)
+        ),
+    ),
+    Measure(
+        key="test_period",
+        title="Period evaluated on",
+        description="its number, counted from 0, with ``evaluate.protocol = 'next'``; its name is in "
+        "``breakdown.jsonl``",
+        shown={},
+        compute=lambda evaluation: evaluation.rows.period,
     ),
     Measure(
         key="bytes_down",
@@ -213,7 +237,7 @@ MEASURES: tuple[Measure, ...] = (
         "that are followed",
         unit="fraction",
         better="lower",
-        absent="clients do not come back or are remote, evaluate.periods = 'off', or no test rows are theirs",
+        absent=_NO_PAIRS,
         shown={"progress": 4, "table": 40, "curves": 3, "summary": 3},
         task="classification",
         compute=lambda evaluation: evaluation.by_period.get("forgetting"),
@@ -225,7 +249,7 @@ MEASURES: tuple[Measure, ...] = (
         "ones that are followed",
         unit="fraction",
         better="higher",
-        absent="clients do not come back or are remote, evaluate.periods = 'off', or no test rows are theirs",
+        absent=_NO_PAIRS,
         shown={"summary": 4},
         task="classification",
         compute=lambda evaluation: evaluation.by_period.get("backward_transfer"),
@@ -268,9 +292,13 @@ MEASURES: tuple[Measure, ...] = (
     ),
     *REGRESSION_MEASURES,
 )
-"""All measures of the package, in the order of the keys in ``metrics.jsonl``."""
+"""All measures that are always computed, in the order of the keys in ``metrics.jsonl``."""
 
-BY_KEY = {measure.key: measure for measure in MEASURES}
+OPTIONAL: tuple[Measure, ...] = CLASSIFICATION
+"""Measures that are computed if ``evaluate.measures`` names them, after those."""
+
+BY_KEY = {measure.key: measure for measure in (*MEASURES, *OPTIONAL)}
+BY_NAME = {measure.key: measure for measure in OPTIONAL}
 
 
 def columns(measures: Iterable[MeasureDisplay] = MEASURES) -> list[Column]:
@@ -302,19 +330,40 @@ def headline_text(measures: Mapping[str, float]) -> str:
 
 
 def load_measures(names: Sequence[str]) -> tuple[Measure, ...]:
-    """Import a user's own measures.
+    """Find measures by name, and import a user's own.
 
     Args:
-        names: Where each is, as ``package.module:NAME``.
+        names: A key of :data:`OPTIONAL`, or where a measure is, as ``package.module:NAME``.
 
     Raises:
-        SpecError: If one cannot be imported, or its key is taken.
+        SpecError: If there is none, it cannot be imported, or its key is taken.
     """
     found: dict[str, Measure] = {}
     for name in names:
-        measure = load_measure(name)
-        if measure.key in {"round", *BY_KEY, *found}:
+        measure = _known(name) if ":" not in name else load_measure(name)
+        if measure.key in {"round", *BY_KEY.keys() - {name}, *found}:
             msg = f"evaluate.measures: {name!r}: the key {measure.key!r} is taken; choose another"
             raise SpecError(msg)
         found[measure.key] = measure
     return tuple(found.values())
+
+
+def next_period_displays() -> list[dict[str, Any]]:
+    """Describe the accuracy and the loss of the protocol ``next``, which are not those of a test set."""
+    words = {"test_accuracy": "accuracy", "test_loss": "loss"}
+    return [
+        BY_KEY[key].display()
+        | {"title": f"{word.capitalize()} on the next period", "label": f"next-period {word}"}
+        for key, word in words.items()
+    ]
+
+
+def _known(name: str) -> Measure:
+    if name in BY_NAME:
+        return BY_NAME[name]
+    close = difflib.get_close_matches(name, BY_NAME, 1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    msg = (
+        f"evaluate.measures: {name!r} is not a measure; {hint}use 'package.module:NAME' or one of "
+    )
+    raise SpecError(f"{msg}{', '.join(BY_NAME)}")

@@ -36,4 +36,5 @@ RECORDS = (
     Record("period_accuracy", lambda evaluation: periods(evaluation, "accuracy")),
     Record("period_error", lambda evaluation: periods(evaluation, "error")),
     Record("round_weights", lambda evaluation: evaluation.round_weights),
+    Record("breakdown", lambda evaluation: evaluation.breakdown),
 )

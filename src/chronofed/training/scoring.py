@@ -1,4 +1,4 @@
-"""Loss, accuracy and logits of a model on many samples, shared by threads."""
+"""Loss, accuracy and outputs of a model on many samples, shared by threads."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -40,19 +40,13 @@ class Scorer:
         if len(parts) == 1:
             return self.task.score(self.objective, params, buffers, samples)
 
-        def partial(objective: TorchObjective, part: Samples) -> list[tuple[float, Tensor]]:
+        def partial(objective: TorchObjective, part: Samples) -> list[tuple[float, Tensor, Tensor]]:
             with one_thread():
                 return self.task.partial_scores(objective, params, buffers, part)
 
         with ThreadPoolExecutor(len(parts)) as pool:
             found = list(pool.map(partial, self._objectives, parts))
         return Score.of(chain.from_iterable(found))
-
-    def logits(self, params: Vector, buffers: Vector, samples: Samples) -> Tensor:
-        """Logits ``(samples, classes)`` of a model."""
-        self.objective.buffers = buffers
-        batches = torch.split(samples.x, self.task.evaluation_batch)
-        return torch.cat([self.objective.logits(params, x) for x in batches])
 
 
 def _shares(samples: Samples, workers: int, batch: int) -> list[Samples]:
