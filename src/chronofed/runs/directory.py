@@ -280,11 +280,6 @@ class RunDirectory:
         """Record the scores of the baselines."""
         write_atomic(self.path / "baselines.json", _json(about))
 
-    def append_seconds(self, round_: int, seconds: Mapping[str, float]) -> None:
-        """Record the time by phase since the last evaluation, of a run that ends without one."""
-        spent = {phase: round(value, 6) for phase, value in seconds.items()}
-        append_line(self.path / "times.jsonl", _json_line({"round": round_, **spent}))
-
     def scenario(self) -> dict[str, Any]:
         """Return who holds which classes when; empty if it was not recorded."""
         return read_json(self.path / "scenario.json") or {}

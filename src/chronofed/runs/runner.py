@@ -1,6 +1,6 @@
 """Running an experiment in a run directory, from the start or from its latest checkpoint."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -251,8 +251,7 @@ def _train(
     if built.upcoming is not None:
         with timer("baselines"):
             summary |= compare_with_baselines(directory, built, history)
-        recorder.finish()
-    summary |= _seconds(directory)
+    summary |= _seconds(recorder.seconds())
     directory.finish(summary)
     tracker.finish(summary)
     return summary
@@ -317,8 +316,8 @@ def _snapshots(
         yield from snapshots
 
 
-def _seconds(directory: RunDirectory) -> dict[str, float]:
+def _seconds(spent: Mapping[str, float]) -> dict[str, float]:
     return {
         f"seconds_{phase}" if phase != "total" else "seconds": round(value, 3)
-        for phase, value in directory.seconds().items()
+        for phase, value in spent.items()
     }
