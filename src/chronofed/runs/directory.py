@@ -280,6 +280,10 @@ class RunDirectory:
         """Record the scores of the baselines."""
         write_atomic(self.path / "baselines.json", _json(about))
 
+    def baselines(self) -> dict[str, Any]:
+        """Return the scores of the baselines; empty if there are none."""
+        return read_json(self.path / "baselines.json") or {}
+
     def scenario(self) -> dict[str, Any]:
         """Return who holds which classes when; empty if it was not recorded."""
         return read_json(self.path / "scenario.json") or {}

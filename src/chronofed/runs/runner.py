@@ -244,9 +244,10 @@ def _train(
             with user_frames_only():
                 measures = recorder.record(snapshot)
             on_round(Progress(snapshot.round, built.rounds, measures))
-            check_loss(measures, len(built.task.data.classes))
+            check_loss(measures, len(built.task.data.classes), built.watched_loss)
     history = directory.history()
-    check_loss(history[-1] if history else None, len(built.task.data.classes))
+    last = history[-1] if history else None
+    check_loss(last, len(built.task.data.classes), built.watched_loss)
     summary = summarise(history, own) | {"rounds": built.rounds}
     if built.upcoming is not None:
         with timer("baselines"):
