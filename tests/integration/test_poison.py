@@ -19,7 +19,7 @@ def experiment(path, protocol: str, holdout: str = "blocks") -> Experiment:
         model=Mlp(hidden=(4,)),
         scenario=Periods(rounds_per_period=ROUNDS, window=2),
         method=Method(memory=CoreSet(size=3)),
-        train=Train(epochs=2, batch_size=8),
+        train=Train(steps=2, batch_size=8),
         evaluate=Evaluate(protocol=protocol, baselines="all" if protocol == "next" else "off"),
         engine="serial",
     )
