@@ -47,6 +47,11 @@ class BuiltRun:
         """Everything that must not change between two parts of a run."""
         return identify(self.experiment, self.data_digest)
 
+    @property
+    def watched_loss(self) -> str:
+        """The loss that tells if training diverged; the next period may have outliers that are not to blame."""
+        return "test_loss" if self.upcoming is None else "seen_loss"
+
     def choose_engine(self) -> EngineChoice:
         """Choose an engine of this machine.
 
@@ -116,9 +121,7 @@ def _with_next(dataset: Dataset, on: EvaluateOn) -> Dataset:
     """Leave the data for evaluations on the next period; only the first periods if settings are chosen."""
     if not len(dataset.train):
         raise SpecError("data: no training samples are left; lower data.test")
-    if on == "test" or dataset.origin is None:
-        return dataset
-    return dataset.first_periods(tuning_periods(len(dataset.origin.periods)))
+    return dataset if on == "test" else dataset.first_periods(tuning_periods(dataset))
 
 
 def _upcoming(
@@ -127,12 +130,12 @@ def _upcoming(
     evaluate = experiment.evaluate
     if evaluate.protocol != "next":
         return None
-    found = next_period(dataset, scenario, evaluate.every, experiment.deletions)
+    found = next_period(dataset, scenario, evaluate.every, evaluate.skip, experiment.deletions)
     periods = min(len(found.origin.periods), rounds // found.rounds_per_period)
     ends = (found.rounds_per_period * (k + 1) for k in range(periods))
     if all(found.period(end) is None for end in ends):
-        msg = f"evaluate: nothing is ever evaluated: {rounds} rounds, {found.rounds_per_period} a period"
-        raise SpecError(f"{msg}, every = {evaluate.every}; lower evaluate.every, or train longer")
+        msg = f"evaluate: nothing is ever evaluated in {rounds} rounds, {found.rounds_per_period} a period"
+        raise SpecError(f"{msg}; lower evaluate.every or evaluate.skip, or train longer")
     return found
 
 

@@ -286,10 +286,9 @@ class RunDirectory:
         """Record the scores of the baselines."""
         write_atomic(self.path / "baselines.json", _json(about))
 
-    def append_seconds(self, round_: int, seconds: Mapping[str, float]) -> None:
-        """Record the time by phase since the last evaluation, of a run that ends without one."""
-        spent = {phase: round(value, 6) for phase, value in seconds.items()}
-        append_line(self.path / "times.jsonl", _json_line({"round": round_, **spent}))
+    def baselines(self) -> dict[str, Any]:
+        """Return the scores of the baselines; empty if there are none."""
+        return read_json(self.path / "baselines.json") or {}
 
     def scenario(self) -> dict[str, Any]:
         """Return who holds which classes when; empty if it was not recorded."""

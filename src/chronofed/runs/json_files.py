@@ -53,6 +53,25 @@ class WeightsLine(TypedDict):
     older: float
 
 
+class ReferenceTable(TypedDict):
+    """The form of a baseline in ``summary.json``."""
+
+    title: str
+    mean: float
+    difference: float
+    p: float | None
+
+
+class BaselinesTable(TypedDict):
+    """The form of the comparison with baselines in ``summary.json``."""
+
+    measure: str
+    mean: float | None
+    periods: int
+    references: dict[str, ReferenceTable]
+    words: str
+
+
 class AnyLine(TypedDict):
     """The form of every other line."""
 
@@ -60,7 +79,7 @@ class AnyLine(TypedDict):
 
 
 FORMS: dict[str, Any] = {
-    "summary.json": dict[str, Number],
+    "summary.json": dict[str, Number | BaselinesTable],
     "scenario.json": ScenarioTable,
     "period_accuracy.jsonl": PeriodLine,
     "period_error.jsonl": PeriodErrorLine,

@@ -62,10 +62,13 @@ class Recorder:
             self._save(snapshot, forgotten)
         return measures
 
-    def finish(self) -> None:
-        """Record the time since the last evaluation, if there was more to do."""
-        seconds = {"total": time.perf_counter() - self._since, **self.timer.drain()}
-        self.directory.append_seconds(self.built.rounds, seconds)
+    def seconds(self) -> dict[str, float]:
+        """Return the time by phase, with what came after the last evaluation."""
+        spent = self.directory.seconds()
+        if self.built.upcoming is not None:
+            rest = {"total": time.perf_counter() - self._since, **self.timer.drain()}
+            spent |= {phase: spent.get(phase, 0.0) + value for phase, value in rest.items()}
+        return spent
 
     def _evaluate(self, snapshot: Snapshot) -> Measures:
         with self.timer("evaluate"):

@@ -1,6 +1,6 @@
 """Running an experiment in a run directory, from the start or from its latest checkpoint."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -245,15 +245,14 @@ def _train(
             with user_frames_only():
                 measures = recorder.record(snapshot)
             on_round(Progress(snapshot.round, built.rounds, measures))
-            check_loss(measures, guess)
+            check_loss(measures, guess, built.watched_loss)
     history = directory.history()
-    check_loss(history[-1] if history else None, guess)
+    check_loss(history[-1] if history else None, guess, built.watched_loss)
     summary = summarise(history, own) | {"rounds": built.rounds}
     if built.upcoming is not None:
         with timer("baselines"):
             summary |= compare_with_baselines(directory, built, history)
-        recorder.finish()
-    summary |= _seconds(directory)
+    summary |= _seconds(recorder.seconds())
     directory.finish(summary)
     tracker.finish(summary)
     return summary
@@ -318,8 +317,8 @@ def _snapshots(
         yield from snapshots
 
 
-def _seconds(directory: RunDirectory) -> dict[str, float]:
+def _seconds(spent: Mapping[str, float]) -> dict[str, float]:
     return {
         f"seconds_{phase}" if phase != "total" else "seconds": round(value, 3)
-        for phase, value in directory.seconds().items()
+        for phase, value in spent.items()
     }

@@ -43,6 +43,11 @@ def settle_measures(experiment: Experiment, dataset: Dataset) -> Experiment:
     )
 
 
-def tuning_periods(periods: int) -> int:
-    """Return the number of first periods that settings are chosen by: half of them, and two at least."""
-    return min(periods, max(2, ceil(TUNING_SHARE * periods)))
+def tuning_periods(dataset: Dataset) -> int:
+    """Return the number of first periods that settings are chosen by.
+
+    Half of them; two at least, and not fewer than scaling and categories were fitted on.
+    """
+    periods = len(dataset.origin.periods) if dataset.origin else 0
+    fitted = len(dataset.preparation.periods) if dataset.preparation else 0
+    return min(periods, max(2, fitted, ceil(TUNING_SHARE * periods)))

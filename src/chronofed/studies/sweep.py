@@ -1,7 +1,8 @@
 """Tuning settings with Optuna: every trial is an ordinary run, and a bad one is stopped early.
 
 Trials are scored on validation rows, which are taken from the training rows. Test rows are left out of the
-data of a trial altogether, so that they can still say how good the chosen settings are.
+data of a trial altogether, so that they can still say how good the chosen settings are. Where a model is
+evaluated on the next period, trials see the first half of the periods only, for the same reason.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +17,10 @@ from chronofed.core.atomic import make_folder, write_atomic
 from chronofed.core.errors import DivergedError, MissingExtraError, RunError, SpecError
 from chronofed.data.dataset import EvaluateOn
 from chronofed.runs import runner
+from chronofed.runs.built import build
 from chronofed.runs.directory import RunDirectory
 from chronofed.runs.load_spec import load
+from chronofed.runs.settle import TUNING_SHARE, settle, tuning_periods
 from chronofed.runs.spec import Experiment
 from chronofed.studies.search_range import SearchRange
 from chronofed.studies.study import Study
@@ -133,13 +136,27 @@ class Sweep:
                 raise SpecError(f"--measure {self.measure}: not in a summary; use one of {listed}")
 
     def save(self, trial: Trial) -> Path:
-        """Write the specification of a trial to ``best.toml``, with its own split of the data."""
+        """Write the specification of a trial to ``best.toml``, with its own split of the data.
+
+        It is not evaluated on periods that it was chosen by.
+        """
         best = self._loaded([str(trial.settings[each.key]) for each in self.ranges])
+        best = self._skipping(best)
         path = self.folder / "best.toml"
         value = f"{trial.measure} = {trial.value!r} on {self._rows(self._scored(best))}"
         content = msgspec.structs.replace(best, seed=self.seeds[0]).resolved()
         write_atomic(path, f"# Chosen by chronofed sweep: {value}.\n{content}".encode())
         return path
+
+    def _skipping(self, best: Experiment) -> Experiment:
+        if self.on == "test" or settle(best).evaluate.protocol != "next":
+            return best
+        data = build(best, self.data).task.data
+        used = tuning_periods(data)
+        if data.origin is None or used == len(data.origin.periods):
+            return best
+        evaluate = msgspec.structs.replace(best.evaluate, skip=max(used, best.evaluate.skip))
+        return msgspec.structs.replace(best, evaluate=evaluate)
 
     def experiment(self, values: Sequence[str]) -> Experiment:
         """Load the specification with a value for every range, to be scored on the rows of this sweep."""
@@ -151,15 +168,20 @@ class Sweep:
 
     def _scored(self, experiment: Experiment) -> Experiment:
         """Evaluate on the rows of this sweep; hold out validation rows if there are none."""
-        data = experiment.data
-        if self.on == "validation" and not data.validation:
+        experiment = settle(experiment)
+        data, follows = experiment.data, experiment.evaluate.protocol == "next"
+        if self.on == "validation" and not data.validation and not follows:
             data = msgspec.structs.replace(data, validation=VALIDATION_SHARE)
-        evaluate = msgspec.structs.replace(experiment.evaluate, on=self.on)
+        evaluate = msgspec.structs.replace(experiment.evaluate, on=self.on, baselines="off", skip=0)
         return msgspec.structs.replace(experiment, data=data, evaluate=evaluate)
 
     def _rows(self, experiment: Experiment) -> str:
+        follows = experiment.evaluate.protocol == "next"
         if self.on == "test":
-            return "test rows, which cannot judge the result any more"
+            rows = "the next period, all of them" if follows else "test rows"
+            return f"{rows}, which cannot judge the result any more"
+        if follows:
+            return f"the next period, in the first {TUNING_SHARE:.0%} of the periods"
         return f"validation rows ({experiment.data.validation:g} of the training rows)"
 
     def _loaded(self, values: Sequence[str]) -> Experiment:

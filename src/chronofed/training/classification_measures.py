@@ -197,7 +197,13 @@ _IN_TABLE = {"progress": 50, "table": 35, "curves": 50, "summary": 50}
 CLASSIFICATION: tuple[Measure, ...] = (
     _measure(macro_f1, "Macro F1", label="macro F1", shown=_IN_TABLE),
     _measure(balanced_accuracy, "Balanced accuracy"),
-    _measure(auc, "Area under the ROC curve", label="AUC", absent=_ONE_CLASS, shown=_IN_TABLE),
+    _measure(
+        auc,
+        "Area under the ROC curve",
+        label="AUC",
+        absent=_ONE_CLASS,
+        shown=_IN_TABLE | {"table": 36},
+    ),
     _measure(average_precision, "Average precision", absent=_ONE_CLASS),
     _measure(log_loss, "Log loss", unit="number", better="lower"),
     _measure(brier, "Brier score", label="Brier score", unit="number", better="lower"),

@@ -22,6 +22,8 @@ class Evaluate(Config):
             for a table with a time column in the scenario ``periods``, otherwise ``holdout``.
         every: Rounds between evaluations; the last round is always evaluated. With the protocol ``next``,
             periods between evaluations; after the last period there is nothing to evaluate on.
+        skip: With the protocol ``next``: so many of the first periods are not evaluated on, because settings
+            were chosen by them.
         on: Rows to evaluate on: ``test``, or ``validation`` while you choose settings. In the names of measures
             ``test`` then means these rows, and the test rows are not used at all. With the protocol ``next``,
             ``validation`` trains and evaluates on the first half of the periods only, and later ones are not
@@ -47,6 +49,7 @@ class Evaluate(Config):
 
     protocol: Protocol = "auto"
     every: Count = 1
+    skip: Natural = 0
     on: EvaluateOn = "test"
     seen: Natural = 2000
     periods: Literal["auto", "on", "off"] = "auto"
@@ -76,6 +79,8 @@ class Evaluate(Config):
         if self.protocol == "holdout" and self.baselines in ("all", "simple"):
             msg = f"evaluate.baselines: {self.baselines!r} needs evaluate.protocol = 'next'; use 'off'"
             raise SpecError(msg)
+        if self.protocol == "holdout" and self.skip:
+            raise SpecError(f"evaluate.skip = {self.skip} needs evaluate.protocol = 'next'")
         asked = {"periods = 'on'": self.periods == "on", f"past = {self.past}": self.past > 0}
         for name in (name for name, wanted in asked.items() if wanted and scenario.remote):
             msg = f"evaluate.{name} needs the clients' data, which are elsewhere: leave it out"

@@ -56,12 +56,14 @@ class NextPeriod:
         origin: Client and period of every training row.
         rounds_per_period: Rounds that a period lasts.
         every: Periods between evaluations.
+        skip: Number of first periods that are not evaluated on.
         deletions: Data that are not used from some round on, not even for an evaluation.
     """
 
     origin: Origin
     rounds_per_period: int = 1
     every: int = 1
+    skip: int = 0
     deletions: tuple[Deletion, ...] = ()
     _order: Codes = field(init=False, repr=False)
     _starts: Codes = field(init=False, repr=False)
@@ -83,11 +85,11 @@ class NextPeriod:
     def period(self, round_: int) -> int | None:
         """Return the period to evaluate on after so many rounds.
 
-        ``None`` in the middle of a period, after a period that is not evaluated, after the last one, and if
-        the next one has no rows to evaluate on.
+        ``None`` in the middle of a period, if the next one is not evaluated on or has no rows for that, and
+        after the last one.
         """
         period, rest = divmod(round_, self.rounds_per_period)
-        due = round_ > 0 and rest == 0 and period % self.every == 0
+        due = rest == 0 and period % self.every == 0 and period >= max(1, self.skip)
         return period if due and len(self.rows(period, round_)) else None
 
     @property
@@ -139,9 +141,13 @@ def evaluated_rows(
 
 
 def next_period(
-    data: Dataset, scenario: Scenario, every: int, deletions: Sequence[Deletion] = ()
+    data: Dataset,
+    scenario: Scenario,
+    every: int = 1,
+    skip: int = 0,
+    deletions: Sequence[Deletion] = (),
 ) -> NextPeriod:
-    """Follow the periods of a scenario.
+    """Follow the periods of a scenario; the other arguments are those of :class:`NextPeriod`.
 
     Raises:
         SpecError: If data or scenario have no periods, or only one.
@@ -152,7 +158,7 @@ def next_period(
     if len(origin.periods) < 2:
         msg = f"data: all rows are in one period, {origin.periods[0]}, so there is no next one"
         raise SpecError(f"{msg}; shorten data.period, or use evaluate.protocol = 'holdout'")
-    return NextPeriod(origin, stream.rounds_per_period, every, tuple(deletions))
+    return NextPeriod(origin, stream.rounds_per_period, every, skip, tuple(deletions))
 
 
 def _overlaps(origin: Origin) -> Mask:

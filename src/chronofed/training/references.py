@@ -1,6 +1,6 @@
 """The verdict on a run: its predictions of the next period beside those of the baselines, in words."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from chronofed.training.baselines import BaselineName, BaselineScores
@@ -41,8 +41,8 @@ def compare(
         period: The setting of the table that splits time, for a word such as ``month``.
 
     Returns:
-        ``measure``, ``mean`` of the run, ``periods``, ``references`` (for each its ``title``, ``mean``,
-        the mean ``difference`` of the run to it, and ``p`` from six periods on) and ``words``.
+        ``measure``, ``mean`` of the run, ``periods``, ``references`` (for each baseline its ``title``,
+        ``mean``, the mean ``difference`` of the run to it, and ``p`` from six periods on) and ``words``.
     """
     own = {int(line["round"]): float(line[key]) for line in history if key in line}
     references = {
@@ -84,25 +84,32 @@ def _words(about: Mapping[str, Any], period: str) -> str:
     parts = ", ".join(_parts(about["references"].values(), scale, digits))
     value = f"{scale * about['mean']:.{digits}f}{sign}"
     lower = "" if accuracy else " (lower is better)"
-    return f"next-{unit} {name} {value}{lower}: {parts}; {_test(about['periods'])}"
+    return f"next-{unit} {name} {value}{lower}: {parts}; {_test(about)}"
 
 
-def _parts(references: Any, scale: float, digits: int) -> Iterator[str]:
-    """Yield ``above A (61.2) and B (65.3)``, ``level with ...``, ``below ...``."""
+def _parts(references: Iterable[Mapping[str, Any]], scale: float, digits: int) -> Iterator[str]:
+    """Yield ``above A (61.2) and B (65.3)``, ``level with ...``, ``below ...``, by the means."""
     groups: dict[str, list[str]] = {"above": [], "level with": [], "below": []}
     for one in references:
-        level = one["difference"] == 0 or (one["p"] is not None and one["p"] >= SIGNIFICANCE)
-        side = "level with" if level else "above" if one["difference"] > 0 else "below"
+        side = "above" if one["difference"] > 0 else "below" if one["difference"] else "level with"
         groups[side].append(f"{one['title']} ({scale * one['mean']:.{digits}f})")
     for side, names in groups.items():
         if names:
-            yield f"{side} {' and '.join(filter(None, [', '.join(names[:-1]), names[-1]]))}"
+            yield f"{side} {_listed(names)}"
 
 
-def _test(periods: int) -> str:
+def _test(about: Mapping[str, Any]) -> str:
+    """Name the differences that chance does not explain."""
+    periods, references = about["periods"], about["references"].values()
     if periods < ENOUGH_PERIODS:
         return f"means over {periods} {'period' if periods == 1 else 'periods'}, too few for a test"
+    clear = [one["title"] for one in references if one["p"] is not None and one["p"] < SIGNIFICANCE]
+    which = f"from {_listed(clear)}" if clear else "from none"
     return (
-        f"means over {periods} periods; level: Student's paired test over periods, taken as independent, "
-        f"with Holm's correction gives p >= {SIGNIFICANCE:g}"
+        f"means over {periods} periods; different beyond chance {which} (Student's paired test over periods, "
+        f"taken as independent, Holm's correction, p < {SIGNIFICANCE:g})"
     )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

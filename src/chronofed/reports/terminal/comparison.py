@@ -9,6 +9,7 @@ from rich.text import Text
 from chronofed.reports.best import best_rows
 from chronofed.reports.groups import Group, measures_of
 from chronofed.reports.notes import notes
+from chronofed.reports.references import references
 from chronofed.training.measure import Column
 from chronofed.training.measures import columns
 
@@ -38,6 +39,9 @@ def comparison(groups: Sequence[Group], title: str = "", width: int = 200) -> Ta
             for column in fitting
         ]
         table.add_row(Text(group.name), group.size, *cells)
+    for reference in references(groups):
+        cells = [Text(reference.text(column)) for column in fitting]
+        table.add_row(Text(reference.title), "baseline", *cells, style="dim")
     return table
 
 
