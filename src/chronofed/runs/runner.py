@@ -30,6 +30,7 @@ from chronofed.training.evaluation import Evaluator
 from chronofed.training.loop import Snapshot
 from chronofed.training.loop import run as run_rounds
 from chronofed.training.scenario_summary import describe
+from chronofed.training.stopping import EarlyStopping
 from chronofed.training.summary import Measures, summarise
 
 
@@ -39,7 +40,7 @@ class Progress:
 
     Attributes:
         round: Rounds done.
-        rounds: Rounds in all.
+        rounds: Rounds in all; fewer than planned as soon as the run stops early.
         measures: The evaluation of this round, if there was one.
     """
 
@@ -231,20 +232,23 @@ def _train(
         evaluator = _evaluator(directory, built, cast("Classification", engine.task), workers)
         # Remote clients must not be ahead of the checkpoint that the server can resume from.
         wait_for_writes = engine_factory is not None
-        recorder = Recorder(directory, built, evaluator, tracker, timer, writer, wait_for_writes)
+        stopping = _stopping(directory, built)
+        parts = (evaluator, stopping, tracker, timer, writer)
+        recorder = Recorder(directory, built, *parts, wait_for_writes)
         snapshots = _snapshots(built, engine, latest, timer)
         # A loaded snapshot may hold a file open.
         del latest
         on_round(Progress(done, built.rounds, None))
         recorder.start_clock()
-        for snapshot in snapshots:
+        while not stopping.reason and (snapshot := next(snapshots, None)):
             with user_frames_only():
                 measures = recorder.record(snapshot)
-            on_round(Progress(snapshot.round, built.rounds, measures))
+            last = snapshot.round if stopping.reason else built.rounds
+            on_round(Progress(snapshot.round, last, measures))
             check_loss(measures, len(built.task.data.classes))
     history = directory.history()
     check_loss(history[-1] if history else None, len(built.task.data.classes))
-    summary = summarise(history, own) | _seconds(directory)
+    summary = summarise(history, own) | stopping.outcome(built.rounds) | _seconds(directory)
     directory.finish(summary)
     tracker.finish(summary)
     return summary
@@ -274,11 +278,19 @@ def _evaluator(
     directory: RunDirectory, built: BuiltRun, task: Classification, workers: int
 ) -> Evaluator:
     settings = built.experiment
-    evaluator = Evaluator(
-        task, built.scenario, settings.method, settings.evaluate, settings.seed, workers=workers
-    )
+    parts = (task, built.scenario, settings.method, settings.evaluate, settings.seed)
+    evaluator = Evaluator(*parts, workers=workers, validation=settings.stop is not None)
     evaluator.absorb(directory.record("period_accuracy"))
     return evaluator
+
+
+def _stopping(directory: RunDirectory, built: BuiltRun) -> EarlyStopping:
+    """Follow the evaluations so far; data that are to be deleted are deleted before a run may end."""
+    settings = built.experiment
+    deletions = [deletion.round + 1 for deletion in settings.deletions]
+    stopping = EarlyStopping(settings.stop, max(deletions, default=0))
+    stopping.absorb(directory.history())
+    return stopping
 
 
 def _snapshots(

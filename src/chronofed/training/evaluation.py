@@ -131,6 +131,17 @@ class EvaluationContext:
         return self._evaluator.score_seen(self.snapshot)
 
     @cached_property
+    def validation(self) -> Score | None:
+        """Score on the validation rows, beside the test rows; ``None`` if nothing is decided by them."""
+        rows = self.task.data.validation
+        if rows is None or not self._evaluator.validation:
+            return None
+        model = (self.snapshot.params, self.snapshot.buffers)
+        return (
+            self.test if rows is self.task.data.test else self._evaluator.scorer.score(*model, rows)
+        )
+
+    @cached_property
     def personal(self) -> dict[str, float]:
         """Accuracy of personal models and of the global one beside them, where there are personal models."""
         return self._evaluator.score_personal(self.snapshot, self.test)
@@ -181,6 +192,7 @@ class Evaluator:
         settings: What to evaluate.
         seed: Root of the run's randomness.
         workers: Threads that share the samples; the numbers do not depend on it.
+        validation: Evaluate on the validation rows, too.
     """
 
     task: Classification
@@ -189,6 +201,7 @@ class Evaluator:
     settings: Evaluate
     seed: int
     workers: int = 1
+    validation: bool = False
     scorer: Scorer = field(init=False)
     accuracy_history: AccuracyHistory = field(init=False, default_factory=AccuracyHistory)
     _measures: tuple[Measure, ...] = field(init=False)

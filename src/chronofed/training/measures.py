@@ -28,6 +28,11 @@ def seen(read: "Callable[[Score], float]") -> Compute:
     return lambda evaluation: None if evaluation.seen is None else read(evaluation.seen)
 
 
+def validation(read: "Callable[[Score], float]") -> Compute:
+    """A number of the score on the validation rows."""
+    return lambda evaluation: None if evaluation.validation is None else read(evaluation.validation)
+
+
 def reported(key: str) -> Compute:
     """A number that the method reports."""
     return lambda evaluation: evaluation.reported.get(key)
@@ -64,6 +69,25 @@ MEASURES: tuple[Measure, ...] = (
         label="test loss",
         shown={"progress": 2, "table": 60, "curves": 4, "summary": 1},
         compute=lambda evaluation: evaluation.test.loss,
+    ),
+    Measure(
+        key="validation_loss",
+        title="Loss on the validation rows",
+        description="loss on the validation rows, by which ``stop`` ends a run",
+        better="lower",
+        label="validation loss",
+        shown={"progress": 41, "curves": 41, "summary": 41},
+        compute=validation(lambda score: score.loss),
+    ),
+    Measure(
+        key="validation_accuracy",
+        title="Accuracy on the validation rows",
+        description="accuracy on the validation rows, beside ``validation_loss``",
+        unit="fraction",
+        better="higher",
+        label="validation accuracy",
+        shown={"progress": 42, "curves": 42, "summary": 42},
+        compute=validation(lambda score: score.accuracy),
     ),
     Measure(
         key="bytes_down",
