@@ -77,7 +77,7 @@ class EarlyStopping:
         name = settings.measure.replace("_", " ")
         return f"stopped early after round {self._round}: no better {name} for {self._since} evaluations"
 
-    def outcome(self, rounds: int) -> dict[str, str]:
-        """Return the entry of the summary of a run with so many planned rounds; empty if all were done."""
+    def outcome(self, rounds: int) -> dict[str, int | str]:
+        """Return what the summary says of a run with so many planned rounds; empty if all were done."""
         reason = self.reason if self._round < rounds else None
-        return {} if reason is None else {"stopped_early": reason}
+        return {} if reason is None else {"rounds": self._round, "stopped_early": reason}
