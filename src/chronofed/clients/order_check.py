@@ -76,8 +76,7 @@ class OrderCheck:
         largest = max(samples, own) if isinstance(own, int) else samples
         if isinstance(train.batch_size, int) and train.batch_size > largest:
             return f"train.batch_size: {train.batch_size} is above {largest}, this client's own"
-        numbers = (train.lr, train.weight_decay, train.eps, train.clip_norm or 0.0)
-        return self._too_large("train", *numbers)
+        return self._too_large("train", train.lr, train.weight_decay)
 
     def _too_large(self, where: str, *numbers: float) -> str | None:
         """Refuse factors that the model's numbers cannot hold, and NaN."""
