@@ -1,6 +1,7 @@
 """Periods of a table: clients with rows in a period take part in its rounds."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -57,6 +58,9 @@ class PeriodStream:
         rounds_per_period: Rounds that a period lasts.
         window: Periods of data that a client holds, including the present one, which is the visit's key.
     """
+
+    follows_origin: ClassVar[bool] = True
+    """Its clients and keys are those of the data's :class:`~chronofed.data.dataset.Origin`, with its names."""
 
     client: Codes
     period: Codes
