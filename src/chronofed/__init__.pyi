@@ -55,6 +55,10 @@ from chronofed.methods.memories.curvature import Fisher as Fisher
 from chronofed.methods.memories.curvature import Hutchinson as Hutchinson
 from chronofed.methods.memories.curvature import SquaredGradient as SquaredGradient
 from chronofed.methods.method import Method as Method
+from chronofed.methods.schedules import Constant as Constant
+from chronofed.methods.schedules import Cosine as Cosine
+from chronofed.methods.schedules import LearningRateSchedule as LearningRateSchedule
+from chronofed.methods.schedules import Step as Step
 from chronofed.methods.surrogate import Pool as Pool
 from chronofed.methods.surrogate import Quadratic as Quadratic
 from chronofed.methods.surrogate import Surrogate as Surrogate
@@ -109,5 +113,6 @@ from chronofed.training.evaluate import Evaluate as Evaluate
 from chronofed.training.loop import Snapshot as Snapshot
 from chronofed.training.loop import run as run
 from chronofed.training.measure import Measure as Measure
+from chronofed.training.stopping import Stop as Stop
 
 __version__: str

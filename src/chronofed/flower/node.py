@@ -200,7 +200,8 @@ class ClientNode:
                 return write_result(request, client.prepare())
             result, client_state = client.serve()
             reply = write_result(request, result)
-            new_state = client_state if experiment.method.stateful else None
+            keeps = experiment.method.stateful or bool(client_state.optimizer_state)
+            new_state = client_state if keeps else None
             client_store.commit(request.name, reply.pack(), new_state, data.source_data)
             return reply
 

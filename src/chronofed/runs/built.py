@@ -172,8 +172,10 @@ def _rounds(experiment: Experiment, scenario: Scenario) -> int:
 
 def _check(built: BuiltRun) -> None:
     experiment, task, scenario = built.experiment, built.task, built.scenario
-    check(experiment.method, scenario, built.rounds)
+    check(experiment.method, scenario, built.rounds, experiment.train)
     experiment.evaluate.check(scenario)
+    if experiment.stop is not None:
+        experiment.stop.check(task.data.validation)
     check_deletions(experiment.deletions, built.rounds)
     if scenario.remote and any(deletion.rows for deletion in experiment.deletions):
         msg = (

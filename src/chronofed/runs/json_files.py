@@ -86,6 +86,8 @@ FORMS: dict[str, Any] = {
     "round_weights.jsonl": WeightsLine,
 }
 """The form of the content of a file, or of its lines."""
+SUMMARY_WORDS = ("stopped_early",)
+"""Entries of a summary that are words; all others are numbers."""
 NUMBERS_ONLY = ("metrics.jsonl", "times.jsonl")
 
 
@@ -100,11 +102,19 @@ def read_json(path: Path) -> dict[str, Any] | None:
         return None
     try:
         found = json.loads(content)
-        msgspec.convert(found, FORMS.get(path.name, dict[str, Any]))
+        _check_form(found, path.name)
     except (ValueError, RecursionError, msgspec.ValidationError) as error:
         raise RunError(f"{path} is damaged ({_one_line(error)}); {_advice(path)}") from error
     table: dict[str, Any] = found
     return table
+
+
+def _check_form(found: Any, name: str) -> None:
+    """Raise an error of msgspec for content that has not the form of its file."""
+    if name == "summary.json" and isinstance(found, dict):
+        msgspec.convert([found[key] for key in SUMMARY_WORDS if key in found], list[str])
+        found = {key: value for key, value in found.items() if key not in SUMMARY_WORDS}
+    msgspec.convert(found, FORMS.get(name, dict[str, Any]))
 
 
 def read_bytes(path: Path) -> bytes | None:

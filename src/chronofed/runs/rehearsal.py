@@ -28,6 +28,7 @@ from chronofed.scenarios import Indices, Scenario, Visit
 from chronofed.scenarios.membership import Everyone
 from chronofed.training.evaluation import Evaluator
 from chronofed.training.loop import run as run_rounds
+from chronofed.training.scenario_summary import names_of
 
 # A client remembers in the first round what it recalls in the second.
 ROUNDS = 2
@@ -184,7 +185,8 @@ def _check_batch_of_one(built: BuiltRun) -> None:
         if place is None:
             return
         why = ONE_SAMPLE if objective.uses_batch_statistics else in_one_line(error)
-        msg = f"round {place[0]}, client {place[1]}: the model fails on one sample: {why}"
+        who = names_of(built.scenario, built.task.data).client(place[1])
+        msg = f"round {place[0]}, {who}: the model fails on one sample: {why}"
         raise SpecError(msg) from error
 
 

@@ -32,6 +32,7 @@ from chronofed.training.loop import Snapshot
 from chronofed.training.loop import run as run_rounds
 from chronofed.training.measures import next_period_displays
 from chronofed.training.scenario_summary import describe
+from chronofed.training.stopping import EarlyStopping
 from chronofed.training.summary import Measures, summarise
 
 
@@ -41,7 +42,7 @@ class Progress:
 
     Attributes:
         round: Rounds done.
-        rounds: Rounds in all.
+        rounds: Rounds in all; fewer than planned as soon as the run stops early.
         measures: The evaluation of this round, if there was one.
     """
 
@@ -235,20 +236,23 @@ def _train(
         evaluator = _evaluator(directory, built, cast("SupervisedTask", engine.task), workers)
         # Remote clients must not be ahead of the checkpoint that the server can resume from.
         wait_for_writes = engine_factory is not None
-        recorder = Recorder(directory, built, evaluator, tracker, timer, writer, wait_for_writes)
+        stopping = _stopping(directory, built)
+        parts = (evaluator, stopping, tracker, timer, writer)
+        recorder = Recorder(directory, built, *parts, wait_for_writes)
         snapshots = _snapshots(built, engine, latest, timer)
         # A loaded snapshot may hold a file open.
         del latest
         on_round(Progress(done, built.rounds, None))
         recorder.start_clock()
-        for snapshot in snapshots:
+        while not stopping.reason and (snapshot := next(snapshots, None)):
             with user_frames_only():
                 measures = recorder.record(snapshot)
-            on_round(Progress(snapshot.round, built.rounds, measures))
+            last = snapshot.round if stopping.reason else built.rounds
+            on_round(Progress(snapshot.round, last, measures))
             check_loss(measures, guess, built.watched_loss)
     history = directory.history()
     check_loss(history[-1] if history else None, guess, built.watched_loss)
-    summary = summarise(history, own) | {"rounds": built.rounds}
+    summary = summarise(history, own) | {"rounds": built.rounds} | stopping.outcome(built.rounds)
     if built.upcoming is not None:
         with timer("baselines"):
             summary |= compare_with_baselines(directory, built, history)
@@ -282,17 +286,19 @@ def _evaluator(
     directory: RunDirectory, built: BuiltRun, task: SupervisedTask, workers: int
 ) -> Evaluator:
     settings = built.experiment
-    evaluator = Evaluator(
-        task,
-        built.scenario,
-        settings.method,
-        settings.evaluate,
-        settings.seed,
-        workers,
-        built.upcoming,
-    )
+    parts = (task, built.scenario, settings.method, settings.evaluate, settings.seed)
+    evaluator = Evaluator(*parts, workers, built.upcoming, settings.stop is not None)
     evaluator.absorb(directory.record(evaluator.accuracy_history.record))
     return evaluator
+
+
+def _stopping(directory: RunDirectory, built: BuiltRun) -> EarlyStopping:
+    """Follow the evaluations so far; data that are to be deleted are deleted before a run may end."""
+    settings = built.experiment
+    deletions = [deletion.round + 1 for deletion in settings.deletions]
+    stopping = EarlyStopping(settings.stop, max(deletions, default=0))
+    stopping.absorb(directory.history())
+    return stopping
 
 
 def _snapshots(

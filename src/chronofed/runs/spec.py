@@ -3,7 +3,8 @@
 import hashlib
 import json
 import sys
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -27,11 +28,25 @@ from chronofed.models.zoo import Mlp, ModelSettings
 from chronofed.scenarios.settings import ScenarioSettings
 from chronofed.scenarios.subsets import Subsets
 from chronofed.training.evaluate import Evaluate
+from chronofed.training.stopping import Stop
 
 FOREVER = sys.maxsize
 """Number of rounds of a run without end."""
 NO_RESULT = ("name", "checkpoint", "engine", "workers", "state_cache_mb", "device", "track")
 """Settings that do not decide the result."""
+ADDED: Mapping[str, tuple[str, ...]] = {
+    "": ("stop",),
+    "train": (
+        "nesterov",
+        "optimizer",
+        "betas",
+        "eps",
+        "optimizer_state",
+        "clip_norm",
+        "schedule",
+    ),
+}
+"""Settings that came later, by table: at their defaults they leave the fingerprint as it was without them."""
 
 Workers = Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS)]
 
@@ -64,6 +79,7 @@ class Experiment(Config):
         train: How clients train.
         evaluate: When and on what the model is evaluated.
         checkpoint: How often the state is saved.
+        stop: When to end before the last round; by default never.
         deletions: Data to be forgotten from some round on.
         engine: Engine that trains the clients; results do not depend on it, but ``batched`` rounds differently.
             ``auto``: the fastest for the model, the cohort and the machine. ``serial``: one client after
@@ -95,6 +111,7 @@ class Experiment(Config):
     state_cache_mb: Positive | None = None
     device: str = "cpu"
     track: str | None = None
+    stop: Stop | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,8 +141,19 @@ class Experiment(Config):
         content = to_table(self)
         for key in NO_RESULT:
             content.pop(key, None)
+        _drop_added(content)
         text = json.dumps(content, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
+
+
+def _drop_added(content: dict[str, Any]) -> None:
+    """Remove the settings of :data:`ADDED` that are at their defaults."""
+    defaults = to_table(Experiment())
+    for table, names in ADDED.items():
+        here, default = (every[table] if table else every for every in (content, defaults))
+        for name in names:
+            if here[name] == default[name]:
+                del here[name]
 
 
 def on_engine(experiment: Experiment, engine: str | None, workers: int | None) -> Experiment:

@@ -98,6 +98,17 @@ class EvaluationContext:
         return self._evaluator.score_seen(self.snapshot)
 
     @cached_property
+    def validation(self) -> Score | None:
+        """Score on the validation rows, beside the test rows; ``None`` if nothing is decided by them."""
+        rows = self.task.data.validation
+        if rows is None or not self._evaluator.validation:
+            return None
+        model = (self.snapshot.params, self.snapshot.buffers)
+        return (
+            self.test if rows is self.task.data.test else self._evaluator.scorer.score(*model, rows)
+        )
+
+    @cached_property
     def personal(self) -> dict[str, float]:
         """Accuracy of personal models and of the global one beside them, where there are personal models."""
         return self._evaluator.score_personal(self.snapshot, self.rows, self.test)
@@ -152,6 +163,7 @@ class Evaluator:
         seed: Root of the run's randomness.
         workers: Threads that share the samples; the numbers do not depend on it.
         upcoming: The rows of the next period; ``None`` for the protocol ``holdout``.
+        validation: Evaluate on the validation rows, too.
     """
 
     task: SupervisedTask
@@ -161,6 +173,7 @@ class Evaluator:
     seed: int
     workers: int = 1
     upcoming: NextPeriod | None = None
+    validation: bool = False
     scorer: Scorer = field(init=False)
     accuracy_history: AccuracyHistory = field(init=False)
     _measures: tuple[Measure, ...] = field(init=False)

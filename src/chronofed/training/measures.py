@@ -39,6 +39,11 @@ def accuracy(score: "Score") -> float | None:
     return score.accuracy if score.classified else None
 
 
+def validation(read: "Callable[[Score], float | None]") -> Compute:
+    """A number of the score on the validation rows."""
+    return lambda evaluation: None if evaluation.validation is None else read(evaluation.validation)
+
+
 def reported(key: str) -> Compute:
     """A number that the method reports."""
     return lambda evaluation: evaluation.reported.get(key)
@@ -98,6 +103,26 @@ MEASURES: tuple[Measure, ...] = (
         "``breakdown.jsonl``",
         shown={},
         compute=lambda evaluation: evaluation.rows.period,
+    ),
+    Measure(
+        key="validation_loss",
+        title="Loss on the validation rows",
+        description="loss on the validation rows, by which ``stop`` ends a run",
+        better="lower",
+        label="validation loss",
+        shown={"progress": 41, "curves": 41, "summary": 41},
+        compute=validation(lambda score: score.loss),
+    ),
+    Measure(
+        key="validation_accuracy",
+        title="Accuracy on the validation rows",
+        description="accuracy on the validation rows, beside ``validation_loss``",
+        unit="fraction",
+        better="higher",
+        label="validation accuracy",
+        shown={"progress": 42, "curves": 42, "summary": 42},
+        task="classification",
+        compute=validation(accuracy),
     ),
     Measure(
         key="bytes_down",

@@ -38,10 +38,12 @@ READ_FIELDS: Mapping[type, frozenset[str]] = {
     Method: frozenset({"backbone", "memory", "weights", "average"}),
     Train: frozenset(
         {"lr", "batch_size", "epochs", "steps", "momentum", "weight_decay", "epoch", "slow"}
+        | {"nesterov", "optimizer", "betas", "eps", "optimizer_state", "clip_norm", "schedule"}
     ),
     Order: frozenset({"round", "client", "server", "buffers", "weights", "past", "train", "seed"}),
     ClientLocal: frozenset(
         {"objective", "samples", "past", "train", "generator", "pace", "pool", "steps", "_draws"}
+        | {"optimizer_state", "descents"}
     ),
     Samples: frozenset({"x", "y", "rows"}),
     Surrogate: frozenset({"present", "replay", "quadratic"}),
@@ -85,6 +87,8 @@ def unsupported_orders(orders: Sequence[Order]) -> str | None:
         reason = unread_field(order) or unread_field(order.train)
         if reason is not None:
             return reason
+        if order.train.schedule is not None:
+            return "an order has a learning-rate schedule, which the server applies"
         if order.server is not orders[0].server or order.train != orders[0].train:
             return "the orders of a round differ in the server's state or in their training"
     return None
