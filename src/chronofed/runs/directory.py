@@ -108,8 +108,8 @@ class RunDirectory:
     @property
     def exists(self) -> bool:
         """True if the directory holds a run: a ``spec.toml`` alone may be a user's own."""
-        made = (self.path / "digests.json", self.path / "environment.json", self.checkpoints)
-        return self.spec_path.is_file() and any(path.exists() for path in made)
+        names = ("digests.json", "environment.json", "metrics.jsonl", "summary.json", "checkpoints")
+        return self.spec_path.is_file() and any((self.path / name).exists() for name in names)
 
     def check_new(self) -> None:
         """Refuse to overwrite a run.
