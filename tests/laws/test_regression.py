@@ -12,6 +12,7 @@ from chronofed import (
     Classification,
     CoreSet,
     CrossEntropy,
+    Experiment,
     FedAvg,
     Fisher,
     Forget,
@@ -23,6 +24,7 @@ from chronofed import (
     Optimal,
     Quantile,
     Regression,
+    Remote,
     Scaffold,
     Squared,
     Subsets,
@@ -30,12 +32,19 @@ from chronofed import (
     Train,
     run,
 )
+from chronofed.clients.store import inspect
+from chronofed.data.client_source import TableFile
+from chronofed.data.client_source.rows import SourceRows
 from chronofed.engines import BatchedEngine
 from chronofed.engines.batched.support import unsupported
+from chronofed.flower import server_app
+from chronofed.flower.client_app import make_node
+from chronofed.flower.settings import Federation
 from chronofed.models.losses import Loss
 from chronofed.models.zoo import Custom
 from chronofed.runs.checkpoint import decode, encode
 from tests.helpers.engines import ShuffledWorkers
+from tests.helpers.fake_transport import FakeClock, FakeTransport
 from tests.helpers.methods import BACKBONES, MEMORIES, name
 from tests.helpers.methods import every_method as methods
 from tests.helpers.world import blobs, same, slopes
@@ -166,3 +175,52 @@ def test_memories_of_samples_replay_numbers(memory, loss):
     assert kept
     assert all(y.dtype == torch.float32 for y in kept)
     assert same(decode(encode(snapshot)), snapshot)
+
+
+SOURCE = """
+[source]
+kind = "table-file"
+path = "rows-{client}.csv"
+mean = 50.0
+deviation = 10.0
+time = "when"
+"""
+
+
+def rows(client, count):
+    lines = [
+        f"2020-01-{k + 1:02},{k % 5},{(k + client) % 3},{40 + 5 * (k % 5)}" for k in range(count)
+    ]
+    return "\n".join(["when,a,b,y", *lines]) + "\n"
+
+
+def test_clients_elsewhere_bring_numbers(tmp_path):
+    """Orders, results, screening and client stores over a transport in memory; the loss is the spec's."""
+    (tmp_path / "test.csv").write_text(rows(0, 20))
+    test = TableFile(path=str(tmp_path / "test.csv"), mean=50.0, deviation=10.0, time="when")
+    experiment = Experiment(
+        rounds=6,
+        data=SourceRows(test),
+        model=Linear(),
+        loss=Huber(2.0),
+        scenario=Remote(2),
+        method=Method(Scaffold(), CoreSet(4)),
+        train=Train(lr=0.1, steps=4, batch_size=8),
+    )
+    (tmp_path / "spec.toml").write_text(experiment.resolved())
+    nodes = {}
+    for client in range(2):
+        (tmp_path / f"rows-{client}.csv").write_text(rows(client, 24))
+        (tmp_path / f"{client}.toml").write_text(SOURCE.format(client=client))
+        source, state = str(tmp_path / f"{client}.toml"), str(tmp_path / "state")
+        nodes[10 + client] = make_node(
+            {"client": client, "state": state, "source": source}, {}, tmp_path
+        )
+    transport = FakeTransport(FakeClock(), nodes, lambda request, answer, again: (answer, 0.0))
+    settings = Federation(poll_s=0.001)
+    summary = server_app.run_server(experiment, tmp_path / "run", transport, settings)
+    assert summary["rounds"] == 6
+    assert summary["last_rmse"] < summary["anytime_rmse"] < 20
+    (store,) = (tmp_path / "state").glob("client-0-*.sqlite")
+    (item,) = inspect(store).items
+    assert (item.samples, item.classes) == (4, 0)

@@ -172,8 +172,14 @@ def test_the_fisher_of_numbers():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Regression(slopes(), loss=CrossEntropy()), "CrossEntropy is for classes"),
-        (lambda: Classification(blobs(), loss=Huber()), "Huber is for numbers"),
+        (
+            lambda: Regression(slopes(), loss=CrossEntropy()),
+            "loss: cross-entropy is not for numbers, which the target has; try squared",
+        ),
+        (
+            lambda: Classification(blobs(), loss=Huber()),
+            "loss: huber is not for classes, which the target has; try cross-entropy",
+        ),
         (
             lambda: Classification(blobs(), loss=CrossEntropy({"d": 2.0})),
             "no class 'd'; the classes are a, b, c",

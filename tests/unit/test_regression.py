@@ -91,7 +91,9 @@ def test_many_whole_numbers_are_asked_about(load):
 
 def test_later_rows_decide_nothing(load):
     """A later fraction is an error of its row, and later numbers do not change the scale."""
-    with pytest.raises(DataError, match=r"row 4, column 'y': 0.5 is not a class.*data\.task"):
+    with pytest.raises(
+        DataError, match=r"row 4, column 'y': 0.5 is not a class.*data\.task = 'regression'"
+    ):
         load([0, 1], [0.5])
     near, far = load([1.5, 2.5]), load([1.5, 2.5], [1000.0])
     assert near.preparation.target == far.preparation.target
@@ -420,7 +422,13 @@ def test_the_commands_show_a_regression(cli, table):
     assert code == 0
     assert "rmse, mean over runs, by round" in out
     assert "Root mean squared error" in (table / "r.html").read_text()
-    assert cli("scenario", "spec.toml")[0] == 0
+    code, out, _ = cli("scenario", "spec.toml")
+    assert code == 0
+    assert "10 bins of the target for classes" in out
+    assert cli("plot", "curves", "r", "-o", "c.svg")[0] == 0
+    code, _, err = cli("plot", "heatmap", "r", "-o", "h.svg")
+    assert code != 0
+    assert "r predicts numbers, and a heatmap shows accuracies" in err
 
 
 def test_a_stopped_run_ends_with_the_same_bits(table):

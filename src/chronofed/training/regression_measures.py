@@ -122,7 +122,7 @@ REGRESSION_MEASURES: tuple[Measure, ...] = (
         unit="target",
         better="lower",
         task="regression",
-        shown={"curves": -3, "summary": 23},
+        shown={"table": 32, "curves": -3, "summary": 23},
         absent=ABSENT,
         compute=_pinball,
     ),

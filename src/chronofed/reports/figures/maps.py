@@ -39,7 +39,7 @@ def draw_heatmap(
         round_: The round; by default the last.
 
     Raises:
-        RunError: If a run did not follow single data sets.
+        RunError: If a run did not follow single data sets, or predicts numbers.
         SpecError: If nothing was evaluated by that round.
     """
     tables = [_table(run, mode, round_) for run in runs]
@@ -61,6 +61,10 @@ def draw_heatmap(
 def _table(run: RunView, mode: Mode, round_: int | None) -> tuple[int, NDArray[np.float64]]:
     """Return the round, and a table ``(clients, data sets)`` with NaN for the unknown."""
     history = run.periods()
+    if not history.pairs and run.record("period_error"):
+        raise RunError(
+            f"{run.path} predicts numbers, and a heatmap shows accuracies; try: plot curves"
+        )
     if not history.pairs:
         msg = f"{run.path} did not follow single data sets; set evaluate.periods = 'on' and run it again"
         raise RunError(msg)
