@@ -222,5 +222,5 @@ def test_clients_elsewhere_bring_numbers(tmp_path):
     assert summary["rounds"] == 6
     assert summary["last_rmse"] < summary["anytime_rmse"] < 20
     (store,) = (tmp_path / "state").glob("client-0-*.sqlite")
-    (item,) = inspect(store).items
+    (item,) = inspect(store).data_sets
     assert (item.samples, item.classes) == (4, 0)
