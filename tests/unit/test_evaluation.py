@@ -61,7 +61,7 @@ def test_test_set(task, evaluator, snapshots):
 
 @pytest.mark.parametrize("workers", [2, 3, 50])
 def test_numbers_do_not_depend_on_workers(task, scenario, snapshots, workers, monkeypatch):
-    monkeypatch.setattr("chronofed.models.classification.EVALUATION_BATCH", 7)  # many batches
+    monkeypatch.setattr("chronofed.models.supervised.EVALUATION_BATCH", 7)  # many batches
     alone, many = (
         Evaluator(task, scenario, Method(), Evaluate(), seed=0, workers=n)(snapshots[3]).measures
         for n in (1, workers)

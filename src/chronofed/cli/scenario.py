@@ -47,7 +47,8 @@ def run(options: Namespace) -> int:
     if options.json:
         emit_json({**about, "classes": list(classes), "plans": plans})
     else:
-        emit(_table(plans, f"{about['clients']} clients, {last} rounds, {len(classes)} classes"))
+        kinds = "classes" if task.data.classes else "bins of the target for classes"
+        emit(_table(plans, f"{about['clients']} clients, {last} rounds, {len(classes)} {kinds}"))
         for line in task.data.notes:
             note(line)
     return 0

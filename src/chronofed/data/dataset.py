@@ -147,7 +147,8 @@ class Dataset:
         y = self.train.y.numpy().astype(np.float64)
         if not len(y):
             return np.zeros(0)
-        edges: NDArray[np.float64] = np.unique(np.quantile(y, np.arange(1, BINS) / BINS))
+        places = np.arange(1, BINS) / BINS
+        edges: NDArray[np.float64] = np.unique(np.quantile(y, places, method="higher"))
         return np.asarray(edges[edges > y.min()])
 
 

@@ -248,9 +248,8 @@ class Table(DataSettings, tag="table"):
             raise DataError(f"{columns.path}: target {self.target!r} holds dates, not classes")
         broken = np.flatnonzero(target % 1 if target.dtype.kind == "f" else [])
         if len(broken):
-            complaint = (
-                f"{target[broken[0]]} is not a class; use whole numbers or text, or set data.task"
-            )
+            advice = "use whole numbers or text, or set data.task = 'regression'"
+            complaint = f"{target[broken[0]]} is not a class; {advice}"
             raise columns.cell_error(self.target, int(place[broken[0]]), complaint)
         # All rows count, not only those for training, so that all seeds have the same order.
         found = by_first_appearance(target, since)

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from chronofed.core.config import kind_of
 from chronofed.core.errors import IncompatibleError, SpecError
 from chronofed.core.seeds import global_torch_seed
 from chronofed.core.types import Samples, Vector
@@ -138,9 +139,11 @@ class SupervisedTask(ABC):
         """
         loss = self.usual_loss if self.loss is None else self.loss
         if loss.task not in (None, self.name):
-            what = type(loss).__name__
-            fitting = "classes" if loss.task == "classification" else "numbers"
-            raise SpecError(f"loss: {what} is for {fitting}, and this task is a {self.name}")
+            usual = kind_of(self.usual_loss)
+            has = "classes" if self.name == "classification" else "numbers"
+            raise SpecError(
+                f"loss: {kind_of(loss)} is not for {has}, which the target has; try {usual}"
+            )
         try:
             return loss.of_class_names(self.data.classes)
         except ValueError as error:

@@ -26,7 +26,8 @@ def group_codes(y: Tensor) -> Tensor:
     if not y.is_floating_point():
         return y
     bins = min(BINS, len(y))
-    edges = y.double().quantile(torch.arange(1, bins, dtype=torch.float64) / bins)
+    places = torch.arange(1, bins, dtype=torch.float64) / bins
+    edges = y.double().quantile(places, interpolation="higher")
     return torch.searchsorted(edges, y.double(), right=True)
 
 

@@ -43,7 +43,7 @@ def draw_heatmap(
         round_: The round; by default the last.
 
     Raises:
-        RunError: If a run did not follow single data sets.
+        RunError: If a run did not follow single data sets, or predicts numbers.
         SpecError: If nothing was evaluated by that round, or the round is after the last evaluation.
     """
     tables = [_table(run, mode, round_) for run in runs]
@@ -84,6 +84,10 @@ def _name_axes(axes: "Axes", names: Names, shape: tuple[int, ...]) -> None:
 def _table(run: RunView, mode: Mode, round_: int | None) -> tuple[int, NDArray[np.float64]]:
     """Return the round, and a table ``(clients, data sets)`` with NaN for the unknown."""
     history = run.periods()
+    if not history.pairs and run.record("period_error"):
+        raise RunError(
+            f"{run.path} predicts numbers, and a heatmap shows accuracies; try: plot curves"
+        )
     if not history.pairs:
         msg = f"{run.path} did not follow single data sets; set evaluate.periods = 'on' and run it again"
         raise RunError(msg)
