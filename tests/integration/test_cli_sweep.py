@@ -248,7 +248,10 @@ def test_divergence_is_a_result(call):
         (["--vary", "train.lr=0.1,-1"], "train.lr"),
         (["--vary", "train.lr=-1:0.5"], "train.lr"),
         (["--vary", "train.lr=0.1", "--trials", "0"], "--trials: expected a number >= 1"),
-        (["--vary", "train.lr=0.1", "--measure", "fun"], "--measure: no 'fun' in the summary"),
+        (
+            ["--vary", "train.lr=0.1", "--measure", "fun"],
+            "--measure fun: not in a summary; use one of best5,",
+        ),
         (["--vary", "train.lr=0.1", "--seeds", "x"], "--seeds: expected numbers"),
     ],
 )
