@@ -22,7 +22,7 @@ from chronofed.training.summary import Measures
 
 MOST_PARAMETERS = 100_000
 """Parameters of a model up to which ``auto`` trains baselines, ..."""
-MOST_SAMPLES = 500_000
+MOST_SAMPLES = 200_000
 """... and samples that each may pass through it."""
 
 
