@@ -210,7 +210,7 @@ def test_a_score_has_errors_in_the_targets_units():
     assert score.loss == 0.5
     with pytest.raises(IncompatibleError, match="a regression has no accuracy"):
         _ = score.accuracy
-    classes = Score(0.1, np.array([True, False, True, True]))
+    classes = Score(0.1, np.array([True, False, True, True]), torch.zeros(4, 2))
     assert (classes.accuracy, classes.by_sample.tolist()) == (0.75, [1, 0, 1, 1])
     with pytest.raises(IncompatibleError, match="a classification has no errors"):
         _ = classes.errors
@@ -398,7 +398,7 @@ def table(workdir):
             )
     (workdir / "t.csv").write_text("\n".join(lines))
     (workdir / "spec.toml").write_text(
-        'name = "prices"\n[data]\nkind = "table"\npath = "t.csv"\ntarget = "price"\n'
+        'name = "prices"\n[evaluate]\nprotocol = "holdout"\n[data]\nkind = "table"\npath = "t.csv"\ntarget = "price"\n'
         '[model]\nkind = "linear"\n[scenario]\nkind = "periods"\nrounds_per_period = 3\n'
         "[method.memory]\nkind = 'core-set'\nsize = 10\n[train]\nlr = 0.2\nepochs = 3\n"
     )

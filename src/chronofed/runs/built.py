@@ -175,7 +175,8 @@ def _check(built: BuiltRun) -> None:
     check(experiment.method, scenario, built.rounds, experiment.train)
     experiment.evaluate.check(scenario)
     if experiment.stop is not None:
-        experiment.stop.check(task.data.validation)
+        classified, follows = bool(task.data.classes), built.upcoming is not None
+        experiment.stop.check(task.data.validation, classified, follows)
     check_deletions(experiment.deletions, built.rounds)
     if scenario.remote and any(deletion.rows for deletion in experiment.deletions):
         msg = (

@@ -3,8 +3,7 @@
 import hashlib
 import json
 import sys
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -34,20 +33,6 @@ FOREVER = sys.maxsize
 """Number of rounds of a run without end."""
 NO_RESULT = ("name", "checkpoint", "engine", "workers", "state_cache_mb", "device", "track")
 """Settings that do not decide the result."""
-ADDED: Mapping[str, tuple[str, ...]] = {
-    "": ("stop",),
-    "train": (
-        "nesterov",
-        "optimizer",
-        "betas",
-        "eps",
-        "optimizer_state",
-        "clip_norm",
-        "schedule",
-    ),
-}
-"""Settings that came later, by table: at their defaults they leave the fingerprint as it was without them."""
-
 Workers = Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS)]
 
 
@@ -141,19 +126,8 @@ class Experiment(Config):
         content = to_table(self)
         for key in NO_RESULT:
             content.pop(key, None)
-        _drop_added(content)
         text = json.dumps(content, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
-
-
-def _drop_added(content: dict[str, Any]) -> None:
-    """Remove the settings of :data:`ADDED` that are at their defaults."""
-    defaults = to_table(Experiment())
-    for table, names in ADDED.items():
-        here, default = (every[table] if table else every for every in (content, defaults))
-        for name in names:
-            if here[name] == default[name]:
-                del here[name]
 
 
 def on_engine(experiment: Experiment, engine: str | None, workers: int | None) -> Experiment:

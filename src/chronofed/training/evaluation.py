@@ -1,7 +1,7 @@
 """Evaluation of the global model after a round."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -186,7 +186,7 @@ class Evaluator:
     def __post_init__(self) -> None:
         self._seen = np.zeros(len(self.task.data.train), dtype=bool)
         self.scorer = Scorer(self.task, self.workers)
-        self._period_accuracy = PeriodAccuracy(self.task.data)
+        self._period_accuracy = self._no_accuracy()
         self._followed = self._no_pairs()
         self.accuracy_history = AccuracyHistory(lower=not self.task.data.classes)
         self._measures = (*MEASURES, *self.settings.own_measures())
@@ -237,7 +237,7 @@ class Evaluator:
         """Learn who saw what until ``round_``; start over if it lies in the past."""
         if round_ < self._until:
             self._seen[:], self._until = False, 0
-            self._period_accuracy = PeriodAccuracy(self.task.data)
+            self._period_accuracy = self._no_accuracy()
             self._followed = self._no_pairs()
             self.accuracy_history = AccuracyHistory(self.accuracy_history.lower)
         for earlier in range(self._until, round_):
@@ -246,6 +246,12 @@ class Evaluator:
                 if self._follows and self._period_accuracy.visit(client, visit):
                     self._followed.add((client, visit.key))
         self._until = round_
+
+    def _no_accuracy(self) -> PeriodAccuracy:
+        """Follow test rows by client and period only where the scenario has the data's clients and periods."""
+        follows = getattr(self.scenario.stream, "follows_origin", False)
+        data = self.task.data
+        return PeriodAccuracy(data if follows else replace(data, origin=None))
 
     def _no_pairs(self) -> FollowedPairs:
         return FollowedPairs(self.seed, MOST_PAIRS if self.settings.periods == "auto" else None)

@@ -26,12 +26,22 @@ class Stop(Config):
     measure: Literal["validation_loss", "validation_accuracy"] = "validation_loss"
     min_delta: NonNegative = 0.0
 
-    def check(self, validation: Samples | None) -> None:
+    def check(self, validation: Samples | None, classified: bool, follows: bool) -> None:
         """Refuse to stop without validation rows.
 
+        Args:
+            validation: The validation rows.
+            classified: True if there are classes.
+            follows: True if the run is evaluated on the next period, and so follows the data to their end.
+
         Raises:
-            SpecError: If there are none.
+            SpecError: If there are none, or the measure is not that of the task.
         """
+        if follows:
+            msg = "stop: a run that is evaluated on the next period follows the data to their end"
+            raise SpecError(f"{msg}; leave it out, or set evaluate.protocol = 'holdout'")
+        if self.measure == "validation_accuracy" and not classified:
+            raise SpecError("stop.measure: numbers have no accuracy; use validation_loss")
         if validation is None or not len(validation):
             raise SpecError("stop: needs validation rows; hold some out: data.validation = 0.1")
 
