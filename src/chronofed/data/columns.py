@@ -219,7 +219,8 @@ class Columns:
     def _check_whole(self, name: str, values: Column, code: Codes, place: Codes) -> None:
         broken = np.flatnonzero((values % 1 != 0)[code])
         if len(broken):
-            complaint = f"{values[code[broken[0]]]} is not a class; use whole numbers or text"
+            advice = "use whole numbers or text, or set data.task = 'regression'"
+            complaint = f"{values[code[broken[0]]]} is not a class; {advice}"
             raise self.cell_error(name, int(place[broken[0]]), complaint)
 
     def extended(self, arrays: Mapping[str, NDArray[Any] | Categorical]) -> "Columns":

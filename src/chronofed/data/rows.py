@@ -42,11 +42,11 @@ class Rows:
     clients: tuple[str, ...]
     periods: tuple[str, ...]
 
-    def origin(self, split: Split) -> Origin:
+    def origin(self, split: Split, gap: int) -> Origin:
         """Return client and period of the rows by purpose."""
-        purposes = (split.train, split.test, split.validation)
-        codes = [part[mask] for mask in purposes for part in (self.client, self.period)]
-        return Origin(self.clients, self.periods, *codes)
+        masks = (split.train, split.test, split.validation)
+        train, test, validation = ((self.client[mask], self.period[mask]) for mask in masks)
+        return Origin(self.clients, self.periods, *train, *test, *validation, gap)
 
     def names_until(self, count: int) -> str:
         """Name the first periods in a few words."""

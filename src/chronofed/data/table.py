@@ -17,11 +17,12 @@ Nothing that a row becomes depends on later periods: scaling and categories are 
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
+import msgspec
 import numpy as np
 import torch
 from msgspec.structs import force_setattr
+from numpy.typing import NDArray
 
 from chronofed.core.config import Count, Fraction, Integer, Natural, Positive
 from chronofed.core.errors import DataError
@@ -34,12 +35,13 @@ from chronofed.data.dataset import Codes, Dataset, DataSettings
 from chronofed.data.drifting import drift_notes, measure_scales
 from chronofed.data.encoding import Tally, encode_parts
 from chronofed.data.fitting import fit_features
-from chronofed.data.holdout import Holdout, Mask, Split
+from chronofed.data.holdout import TEST_SHARE, Holdout, Mask, Rule, Split
 from chronofed.data.lags import lag_name
 from chronofed.data.periods import Period
 from chronofed.data.preparation import Preparation
 from chronofed.data.readers import Reading, read
 from chronofed.data.rows import RowRule, Rows
+from chronofed.data.target import TargetColumn, TaskChoice
 from chronofed.data.zones import find_zone
 
 FIT_ROWS = 100
@@ -52,16 +54,19 @@ class Table(DataSettings, tag="table"):
     Attributes:
         path: The file, or a folder of Parquet files; a relative path starts at the folder given to
             :meth:`load`.
-        target: Column to predict: integers or text, one class each.
+        target: Column to predict: integers or text, one class each; or numbers (``task``).
         client: Column with the client of a row; empty if all rows belong to one client, ``all``.
         time: Column with the time of a row; empty for the order of the rows in the file.
         features: Columns to predict from; by default all others, in an npz file the array ``x``.
         period: Rule that splits time, e.g. ``month``, ``10 days``, ``50`` or ``50 rows``.
-        test: Share of the rows of every client and period that is kept for testing.
+        test: Share of the rows of every client and period that is kept for testing. By default 0 where a
+            model is evaluated on the next period (``evaluate.protocol``), otherwise 0.2.
         holdout: How rows are held out: ``blocks`` of rows that follow each other in time, so that neighbours,
-            such as overlapping windows, are not split between training and test; or single ``random`` rows.
+            such as overlapping windows, are not split between training and test; single ``random`` rows; or the
+            ``latest``: the last periods of all clients, as many as hold the share of all rows.
         holdout_gap: Rows of the client to leave out on either side of a block, in its own order of time. For
-            windows that overlap, the number of later windows that a window shares measurements with.
+            windows that overlap, the number of later windows that a window shares measurements with. So many
+            rows at the start of a period are not evaluated on as the next period either.
         standardise: True to scale numbers to mean 0 and standard deviation 1; in arrays of more axes, for
             each entry of the last axis.
         fit_periods: Number of first periods on whose training rows scaling, categories and the rule for missing
@@ -69,6 +74,9 @@ class Table(DataSettings, tag="table"):
             training rows.
         classes: All classes in order. By default those of the periods that are fitted on, sorted.
         min_rows: Smallest number of rows of a client in a period; smaller groups are left out.
+        task: ``classification``: the target has classes. ``regression``: it has numbers, which are scaled by
+            mean and deviation of the rows that everything is fitted on. ``auto``: these rows decide: text, and
+            at most 20 different whole numbers, are classes, and numbers with a fraction are numbers.
         other_class: True to add a class named ``other``, which takes all classes that are not listed, or not
             there in the periods that are fitted on; without it they are an error.
         missing: Texts that stand for a missing value, beside the empty cell.
@@ -90,13 +98,14 @@ class Table(DataSettings, tag="table"):
     time: str = "time"
     features: tuple[str, ...] = ()
     period: str | Positive = "month"
-    test: Fraction = 0.2
-    holdout: Literal["blocks", "random"] = "blocks"
+    test: Fraction | None = None
+    holdout: Rule = "blocks"
     holdout_gap: Natural = 0
     standardise: bool = True
     fit_periods: Count | None = None
     classes: tuple[str | Integer, ...] = ()
     min_rows: Count = 1
+    task: TaskChoice = "auto"
     other_class: bool = False
     missing: tuple[str, ...] = MISSING
     date_format: str = ""
@@ -122,7 +131,7 @@ class Table(DataSettings, tag="table"):
             yield "period", f"{self.period!r} needs a time column; without one use '50 rows'"
         if self.target in self.features:
             yield "features", f"{self.target!r} is the target and cannot be a feature"
-        if self.holdout_gap and self.holdout != "blocks":
+        if self.holdout_gap and self.holdout == "random":
             yield (
                 "holdout_gap",
                 "random rows have no gap around them; use holdout = 'blocks'",
@@ -132,8 +141,14 @@ class Table(DataSettings, tag="table"):
                 "classes",
                 f"expected at least two different ones, not {list(self.classes)}",
             )
+        yield from self._class_problems()
+
+    def _class_problems(self) -> Iterator[tuple[str, str]]:
         if self.other_class and OTHER in self.classes:
             yield "other_class", f"adds a class {OTHER!r}, which classes lists already"
+        if self.task == "regression" and (self.classes or self.other_class):
+            setting = "classes" if self.classes else "other_class"
+            yield setting, "a regression predicts numbers and has no classes; leave them out"
 
     def _forecast_problems(self) -> Iterator[tuple[str, str]]:
         """Yield the settings of time and forecasts that are wrong, and why."""
@@ -167,6 +182,15 @@ class Table(DataSettings, tag="table"):
         how = Reading(frozenset(self.missing), text, self.query)
         return read((folder or Path()) / expand(self.path), reading=how)
 
+    @property
+    def timed(self) -> bool:
+        """True if there is a time column."""
+        return bool(self.time)
+
+    def holding_out(self, test: float) -> "Table":
+        """Return the settings with this share of test rows, unless they have one."""
+        return self if self.test is not None else msgspec.structs.replace(self, test=test)
+
     def load(self, folder: Path | None, seed: int) -> Dataset:
         """Read the file; ``seed`` only chooses the rows that are held out."""
         columns = self.read(folder)
@@ -187,7 +211,11 @@ class Table(DataSettings, tag="table"):
             Samples(torch.from_numpy(x), torch.from_numpy(y[pick]))
             for x, pick in zip(blocks, picks, strict=True)
         )
-        name, classes, origin = columns.path.stem, preparation.classes, rows.origin(split)
+        name, classes, origin = (
+            columns.path.stem,
+            preparation.classes,
+            rows.origin(split, self.holdout_gap),
+        )
         return Dataset(
             name, train, test, classes, origin, tuple(notes), validation, preparation, scales
         )
@@ -212,14 +240,16 @@ class Table(DataSettings, tag="table"):
 
     def _split(self, rows: Rows, seed: int, notes: list[str]) -> Split:
         """Choose the purpose of every row."""
-        rule = Holdout(self.test, self.validation, self.holdout == "blocks", self.holdout_gap)
+        test = TEST_SHARE if self.test is None else self.test
+        rule = Holdout(test, self.validation, self.holdout, self.holdout_gap)
         split = rule.split(rows.client, rows.period, seed)
         for name, share, held in (
-            ("test", self.test, split.test),
+            ("test", test, split.test),
             ("validation", self.validation, split.validation),
         ):
             if share and not held.any():
-                notes.append(f"no {name} rows: {share:g} of every client-period is less than one")
+                whole = "the only period" if self.holdout == "latest" else "every client-period"
+                notes.append(f"no {name} rows: {share:g} of {whole} is less than one")
         unused = np.count_nonzero(~(split.train | split.validation | split.test))
         if unused:
             notes.append(f"{unused} rows left out: next to rows that are held out (holdout_gap)")
@@ -227,8 +257,8 @@ class Table(DataSettings, tag="table"):
 
     def _fit(
         self, columns: Columns, rows: Rows, train: Mask, notes: list[str]
-    ) -> tuple[Preparation, Codes]:
-        """Fit the preparation on the first periods; return it with the class of every row."""
+    ) -> tuple[Preparation, Codes | NDArray[np.float32]]:
+        """Fit the preparation on the first periods; return it with the class or number of every row."""
         periods = self._fitted_periods(rows.period[train], len(rows.periods))
         fitted = rows.source[train & (rows.period < periods)]
         if len(fitted) < FIT_ROWS:
@@ -242,8 +272,14 @@ class Table(DataSettings, tag="table"):
         if flat:
             where = rows.names_until(periods)
             notes.append(f"columns with a single value in {where} are always 0: {', '.join(flat)}")
+        deciding = rows.place[train & (rows.period < periods)]
+        column = TargetColumn(columns, self.target, deciding)
+        if column.is_regression("classification" if self.classes else self.task):
+            numbers, target = column.scaled(rows.place)
+            fit = (rows.periods[:periods], len(fitted))
+            return Preparation(features, (), *fit, target), numbers
         rule = ClassRule(self.target, tuple(map(str, self.classes)), self.other_class)
-        y, classes = rule.fit(columns, rows, rows.place[train & (rows.period < periods)], periods)
+        y, classes = rule.fit(columns, rows, deciding, periods)
         return Preparation(features, classes, rows.periods[:periods], len(fitted)), y
 
     def _fitted_periods(self, period: Codes, periods: int) -> int:
