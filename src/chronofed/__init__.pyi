@@ -74,6 +74,8 @@ from chronofed.methods.wrappers import FedOpt as FedOpt
 from chronofed.methods.wrappers import Private as Private
 from chronofed.models.classification import Classification as Classification
 from chronofed.models.layers import Scale as Scale
+from chronofed.models.trained import TrainedModel as TrainedModel
+from chronofed.models.trained import load_model as load_model
 from chronofed.models.zoo import Cnn as Cnn
 from chronofed.models.zoo import Cnn1d as Cnn1d
 from chronofed.models.zoo import Custom as Custom

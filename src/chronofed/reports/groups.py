@@ -14,7 +14,7 @@ from chronofed.training.measure import Column, MeasureDisplay
 from chronofed.training.measures import BY_KEY, MEASURES
 
 # Keys in which repetitions of one experiment may differ.
-SAME_RESULT = ("name", "seed", "checkpoint", "track")
+SAME_RESULT = ("name", "seed", "checkpoint", "card", "track")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from chronofed.runs.directory import RunDirectory
 from chronofed.runs.environment import environment
 from chronofed.runs.identity import ChangedError
 from chronofed.runs.load_spec import load_run
+from chronofed.runs.model_files import leave_model, remove_model
 from chronofed.runs.recorder import Recorder
 from chronofed.runs.rehearsal import rehearse
 from chronofed.runs.restore import apply, check_identity, find_start, finished_summary
@@ -218,6 +219,7 @@ def _train(
     """Train from a snapshot to the last round, and write the summary."""
     experiment, timer = built.experiment, PhaseTimer()
     done = latest.round if latest else 0
+    remove_model(directory, built)
     if built.task.data.preparation is not None:
         directory.describe_preparation(built.task.data.preparation.to_json())
     directory.describe_scenario(describe(built.scenario, built.task.data, built.rounds))
@@ -245,6 +247,7 @@ def _train(
     history = directory.history()
     check_loss(history[-1] if history else None, len(built.task.data.classes))
     summary = summarise(history, own) | _seconds(directory)
+    leave_model(directory, built, summary)
     directory.finish(summary)
     tracker.finish(summary)
     return summary

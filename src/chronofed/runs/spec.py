@@ -27,7 +27,16 @@ from chronofed.training.evaluation import Evaluate
 
 FOREVER = sys.maxsize
 """Number of rounds of a run without end."""
-NO_RESULT = ("name", "checkpoint", "engine", "workers", "state_cache_mb", "device", "track")
+NO_RESULT = (
+    "name",
+    "card",
+    "checkpoint",
+    "engine",
+    "workers",
+    "state_cache_mb",
+    "device",
+    "track",
+)
 """Settings that do not decide the result."""
 
 Workers = Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS)]
@@ -45,6 +54,20 @@ class Checkpoint(Config):
     keep: Count = 2
 
 
+class Card(Config):
+    """Words of yours in the model card, ``model/README.md`` of a run.
+
+    Attributes:
+        licence: Licence of the model, such as ``CC-BY-4.0``.
+        intended_use: What the model is for.
+        limits: What it must not be used for, and where it fails.
+    """
+
+    licence: str = ""
+    intended_use: str = ""
+    limits: str = ""
+
+
 class Experiment(Config):
     """An experiment: data, model, scenario, method, and how long.
 
@@ -59,6 +82,7 @@ class Experiment(Config):
         train: How clients train.
         evaluate: When and on what the model is evaluated.
         checkpoint: How often the state is saved.
+        card: Words of yours about the model.
         deletions: Data to be forgotten from some round on.
         engine: Engine that trains the clients; results do not depend on it, but ``batched`` rounds differently.
             ``auto``: the fastest for the model, the cohort and the machine. ``serial``: one client after
@@ -83,6 +107,7 @@ class Experiment(Config):
     train: Train = Train()
     evaluate: Evaluate = Evaluate()
     checkpoint: Checkpoint = Checkpoint()
+    card: Card = Card()
     deletions: tuple[Deletion, ...] = ()
     engine: str = AUTO
     workers: Workers | None = None
