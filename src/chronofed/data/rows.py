@@ -1,6 +1,7 @@
 """Rows that a program has in memory, as columns like those of a file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,23 @@ def to_columns(rows: Any) -> Columns:
         kinds = "a file, a table of columns or a list of rows"
         raise DataError(f"cannot predict from a {type(rows).__name__}: expected {kinds}")
     return Columns(MEMORY, {str(name): _column(cells) for name, cells in rows.items()}, None, True)
+
+
+def parts(columns: Columns, count: int, size: int) -> Iterator[Columns]:
+    """Split a table into parts of at most ``size`` of its ``count`` rows; an empty table is one part."""
+    for start in range(0, max(count, 1), size):
+        stop = min(start + size, count)
+        arrays = {name: _part(held, start, stop) for name, held in columns.arrays.items()}
+        lines = range(start + 1, stop + 1) if columns.lines is None else columns.lines[start:stop]
+        yield replace(columns, arrays=arrays, lines=lines)
+
+
+def _part(held: NDArray[Any] | Categorical, start: int, stop: int) -> NDArray[Any] | Categorical:
+    if not isinstance(held, Categorical):
+        return held[start:stop]
+    # Only the texts that are there, since every part parses its own.
+    used, codes = np.unique(held.codes[start:stop], return_inverse=True)
+    return Categorical([held.distinct[k] for k in used.tolist()], codes)
 
 
 def _column(cells: Any) -> NDArray[Any] | Categorical:

@@ -12,6 +12,8 @@ from chronofed.core.spec_io import from_table, to_table
 from chronofed.data.preparation import Finite, Preparation, Spread
 from chronofed.models.zoo import ModelSettings
 
+DType = Literal["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
+"""Type of a number, by torch's name."""
 FORMAT = 1
 """Version of the format of ``model.json``."""
 
@@ -60,7 +62,7 @@ class ModelDescription(Config, kw_only=True):
     Attributes:
         model: Settings that build the module.
         shape: Shape of one sample.
-        dtype: Type of its numbers, by torch's name: bytes of images are scaled by the model itself.
+        dtype: Type of its numbers: bytes of images are scaled by the model itself.
         classes: Names of the classes, in the order of the outputs; none for a number.
         scale: For a number: its scale.
         features: Names of the inputs in their order; none for images and windows.
@@ -79,7 +81,7 @@ class ModelDescription(Config, kw_only=True):
 
     model: ModelSettings
     shape: tuple[Natural, ...]
-    dtype: str = "float32"
+    dtype: DType = "float32"
     classes: tuple[str, ...] = ()
     scale: TargetScale | None = None
     features: tuple[str, ...] = ()

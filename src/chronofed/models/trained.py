@@ -100,7 +100,7 @@ class TrainedModel(nn.Module):
         """
         x = torch.as_tensor(rows) if isinstance(rows, Tensor | np.ndarray) else self.prepare(rows)
         self._check(x, "samples")
-        with torch.inference_mode():
+        with torch.no_grad():
             return self.in_units(torch.cat([self(part) for part in torch.split(x, BATCH)]))
 
     def in_units(self, outputs: Tensor) -> Tensor:

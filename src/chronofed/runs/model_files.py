@@ -26,7 +26,7 @@ from chronofed.data.client_source.rows import SourceRows
 from chronofed.data.encoding import encoded_names
 from chronofed.data.preparation import Preparation
 from chronofed.data.table import Table
-from chronofed.models.description import ColumnNames, ModelDescription, PersonalModel
+from chronofed.models.description import ColumnNames, DType, ModelDescription, PersonalModel
 from chronofed.models.objective import TorchObjective
 from chronofed.models.personal import PERSONAL, personal_path
 from chronofed.models.trained import DESCRIPTION, WEIGHTS
@@ -121,7 +121,7 @@ def describe_model(built: BuiltRun, snapshot: Snapshot) -> ModelDescription:
     return ModelDescription(
         model=experiment.model,
         shape=data.shape,
-        dtype=str(data.train.x.dtype).removeprefix("torch."),
+        dtype=msgspec.convert(str(data.train.x.dtype).removeprefix("torch."), DType),
         classes=data.classes,
         features=encoded_names(features, data.shape),
         preparation=preparation,
