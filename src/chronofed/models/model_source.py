@@ -15,6 +15,8 @@ from chronofed.models.description import ModelDescription
 from chronofed.models.layers import Classifier, ResNet, Transpose
 from chronofed.models.zoo import Custom, ModelSettings, ResNet18
 
+OWN = "own_model"
+"""Name of the user's own function or class in a generated file."""
 MARK = '"""A model that was trained with chronofed'
 """Beginning of a generated file, by which it is known."""
 
@@ -26,8 +28,8 @@ HEAD = (
     model = load()                    # a torch.nn.Module in evaluation mode
     outputs = model(x)                # x: {dtype} of shape (n, {shape})
 
-The JSON file beside it has the names of inputs and classes, and the preparation: ``prepare(rows, preparation)`` encodes
-rows of a table, ``in_units(outputs, about)`` makes probabilities or numbers of outputs.
+The JSON file beside it has the names of inputs and classes, and the preparation: ``prepare(rows, preparation)``
+encodes rows of a table, ``in_units(outputs, about)`` makes probabilities or numbers of outputs.
 \"\"\"
 """
 )
@@ -87,7 +89,7 @@ def _import_own(model: ModelSettings) -> list[str]:
     """Import the user's own function or class."""
     path = model.factory if isinstance(model, Custom) else str(to_table(model)["kind"])
     module, colon, name = path.partition(":")
-    return ["", f"from {module} import {name}"] if colon else []
+    return ["", f"from {module} import {name} as {OWN}"] if colon else []
 
 
 def _build(about: ModelDescription, network: nn.Module) -> str:
@@ -102,13 +104,11 @@ def _expression(about: ModelDescription, network: nn.Module) -> str:
     """Return an expression that makes the module."""
     model = about.model
     if isinstance(model, Custom):
-        name = model.factory.partition(":")[2]
         options = {"shape": about.shape, "classes": about.outputs, **model.options}
-        return f"{name}(**{options!r})"
+        return f"{OWN}(**{options!r})"
     if about.own_code:
         fields = {name: getattr(model, name) for name in model.__struct_fields__}
-        name = type(model).__qualname__
-        return f"{name}(**{fields!r}).build({about.shape!r}, {about.outputs})"
+        return f"{OWN}(**{fields!r}).build({about.shape!r}, {about.outputs})"
     if isinstance(model, ResNet18) and isinstance(network, ResNet):
         return f"ResNet({about.shape[0]}, {model.width}, {model.norm!r}, {about.outputs})"
     if isinstance(network, Classifier):

@@ -1,5 +1,6 @@
 """ONNX, which needs the optional packages onnx and onnxscript; onnxruntime checks the result."""
 
+import copy
 import io
 import logging
 from contextlib import redirect_stderr, redirect_stdout
@@ -12,7 +13,9 @@ from chronofed.core.errors import MissingExtraError, SpecError
 
 INPUT, OUTPUT = "x", "outputs"
 TOLERANCE = 1e-4
-"""Difference between onnxruntime and torch that is refused, relative to the largest output or 1."""
+"""Difference between onnxruntime and torch that is accepted, relative to the largest output or 1."""
+ROUNDING = 10
+"""Multiple of torch's own rounding error that is accepted: small groups of GroupNorm amplify it."""
 
 
 def to_onnx(network: nn.Module, x: Tensor, others: Tensor) -> bytes:
@@ -53,6 +56,16 @@ def to_onnx(network: nn.Module, x: Tensor, others: Tensor) -> bytes:
     return content
 
 
+def rounding(network: nn.Module, x: Tensor) -> float:
+    """Return the largest difference between a module in float32 and in float64; 0 if it has no other form."""
+    try:
+        with torch.no_grad():
+            exact = copy.deepcopy(network).double()(x.double() if x.is_floating_point() else x)
+            return float((network(x) - exact).abs().max())
+    except (RuntimeError, TypeError):
+        return 0.0
+
+
 def _check(content: bytes, network: nn.Module, x: Tensor) -> None:
     import onnxruntime
 
@@ -60,5 +73,6 @@ def _check(content: bytes, network: nn.Module, x: Tensor) -> None:
     (found,) = session.run([OUTPUT], {INPUT: x.numpy()})
     expected = network(x)
     error = float((torch.from_numpy(found) - expected).abs().max())
-    if not error <= TOLERANCE * max(1.0, float(expected.abs().max())):
+    allowed = TOLERANCE * max(1.0, float(expected.abs().max())) + ROUNDING * rounding(network, x)
+    if not error <= allowed:
         raise SpecError(f"ONNX: the graph differs from the model by {error:g}; use another format")
