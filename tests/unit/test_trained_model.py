@@ -157,7 +157,7 @@ def test_images_must_be_bytes(tmp_path):
     np.savez(tmp_path / "images.npz", x=x.numpy())
     assert torch.equal(model.predict(tmp_path / "images.npz"), model.predict(x))
     np.savez(tmp_path / "wide.npz", x=x.numpy().astype(np.int64))
-    with pytest.raises(DataError, match="numbers of torch.float32, where the model needs uint8"):
+    with pytest.raises(DataError, match=r"numbers of torch\.float32, where the model needs uint8"):
         model.predict(tmp_path / "wide.npz")
 
 
