@@ -4,6 +4,7 @@ Every form takes encoded samples ``(n, ...)``, for any *n*, and returns the outp
 beside it says what these are: the classes, the names of the inputs, and the preparation of a table.
 """
 
+import io
 import json
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from chronofed.core.atomic import write_atomic
-from chronofed.core.errors import SpecError, UserCodeError, cannot_write
+from chronofed.core.errors import SpecError, UserCodeError
 from chronofed.core.seeds import torch_generator
 from chronofed.core.spec_io import to_table
 from chronofed.core.user_code import in_one_line, user_traceback
@@ -57,10 +58,7 @@ def export(model: TrainedModel, path: Path, form: str) -> list[Path]:
         raise SpecError(f"{path}: the name is that of a file beside it; use {path.stem}.{form}")
     for file, mark in zip(files[1:], (DESCRIBED, MARK), strict=False):
         _check_ours(file, mark)
-    try:
-        EXPORTERS[form](model, path)
-    except OSError as error:
-        raise cannot_write(path, error) from error
+    EXPORTERS[form](model, path)
     write_atomic(described, _described(model.about))
     return files
 
@@ -94,7 +92,9 @@ def _pt2(model: TrainedModel, path: Path) -> None:
         program = torch.export.export(
             model.network, (example(model.about),), dynamic_shapes=(batch,)
         )
-        _atomically(path, lambda file: torch.export.save(program, file))
+        buffer = io.BytesIO()
+        torch.export.save(program, buffer)
+    write_atomic(path, buffer.getvalue())
 
 
 def _torchscript(model: TrainedModel, path: Path) -> None:
@@ -102,7 +102,9 @@ def _torchscript(model: TrainedModel, path: Path) -> None:
     with _traced(model.network):
         trace: Any = torch.jit.trace
         traced = trace(model.network, example(model.about))
-        _atomically(path, lambda file: torch.jit.save(traced, file))
+        buffer = io.BytesIO()
+        torch.jit.save(traced, buffer)
+    write_atomic(path, buffer.getvalue())
 
 
 def _onnx(model: TrainedModel, path: Path) -> None:
@@ -132,16 +134,6 @@ def _traced(network: nn.Module) -> Iterator[None]:
         name = type(network).__name__
         msg = f"model: torch cannot trace {name}, use --to safetensors: {in_one_line(error):.200}"
         raise UserCodeError(msg, user_traceback(error)) from error
-
-
-def _atomically(path: Path, save: Callable[[str], None]) -> None:
-    """Let torch write a file that it wants to name itself."""
-    temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
-    try:
-        save(str(temporary))
-        write_atomic(path, temporary.read_bytes())
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _described(about: ModelDescription) -> bytes:
