@@ -398,7 +398,8 @@ def table(workdir):
             )
     (workdir / "t.csv").write_text("\n".join(lines))
     (workdir / "spec.toml").write_text(
-        'name = "prices"\n[evaluate]\nprotocol = "holdout"\n[data]\nkind = "table"\npath = "t.csv"\ntarget = "price"\n'
+        'name = "prices"\n[evaluate]\nprotocol = "holdout"\n'
+        '[data]\nkind = "table"\npath = "t.csv"\ntarget = "price"\n'
         '[model]\nkind = "linear"\n[scenario]\nkind = "periods"\nrounds_per_period = 3\n'
         "[method.memory]\nkind = 'core-set'\nsize = 10\n[train]\nlr = 0.2\nepochs = 3\n"
     )
