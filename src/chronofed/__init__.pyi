@@ -87,6 +87,8 @@ from chronofed.models.losses import Squared as Squared
 from chronofed.models.regression import Regression as Regression
 from chronofed.models.supervised import Score as Score
 from chronofed.models.supervised import SupervisedTask as SupervisedTask
+from chronofed.models.trained import TrainedModel as TrainedModel
+from chronofed.models.trained import load_model as load_model
 from chronofed.models.zoo import Cnn as Cnn
 from chronofed.models.zoo import Cnn1d as Cnn1d
 from chronofed.models.zoo import Custom as Custom
