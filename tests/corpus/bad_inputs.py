@@ -308,7 +308,7 @@ TABLE_OF_CASES = r"""
 8 | run spec.toml -s 'scenario={kind="own:Scenario"}' | your own code failed: OSError: no stream
 8 | run spec.toml -s 'evaluate.measures=["own:BROKEN"]' | evaluate.measures: 'broken' failed: ZeroDivisionError: division
 2 | run spec.toml -s 'evaluate.measures=["own:NUMBER"]' | evaluate.measures: 'own:NUMBER' is a int
-2 | run spec.toml -s 'evaluate.measures=["own"]' | evaluate.measures: 'own': expected 'package.module:NAME'
+2 | run spec.toml -s 'evaluate.measures=["own"]' | evaluate.measures: 'own' is not a measure; use 'package.module:NAME' or one of macro_f1
 8 | run spec.toml -s 'evaluate.measures=["own_exit:X"]' | evaluate.measures: cannot import 'own_exit:X': it called
 2 | run spec.toml -s 'evaluate.measures=[5]' | evaluate.measures[0]: expected str
 2 | run spec.toml -s scenario.clients=0 | scenario.clients: expected int >= 1
@@ -378,7 +378,13 @@ TABLE_OF_CASES = r"""
 2 | run table.toml -s data.period=fortnight | data: Table.period: 'fortnight' is not a period
 2 | run table.toml -s 'data.period="0 days"' | data: Table.period: '0 days' is not a period
 2 | run table.toml -s data.period=5 | data.period: expected str
-2 | run table.toml -s data.test=0 | data: no test samples
+2 | run table.toml -s data.test=0 -s evaluate.protocol=holdout | data: no test samples
+2 | run table.toml -s evaluate.protocol=later | evaluate.protocol: unknown value 'later'
+2 | run table.toml -s evaluate.skip=99 | evaluate: nothing is ever evaluated in 4 rounds, 1 a period; lower
+2 | run table.toml -s evaluate.protocol=holdout -s evaluate.baselines=all | evaluate.baselines: 'all' needs evaluate.protocol
+2 | run table.toml -s data.period=year | data: all rows are in one period, 2024, so there is no next one
+2 | run spec.toml -s evaluate.protocol=next | evaluate.protocol: 'next' needs a table with periods
+2 | run spec.toml -s 'evaluate.measures=["auk"]' | evaluate.measures: 'auk' is not a measure; did you mean 'auc'?
 3 | run table.toml -s data.min_rows=1000 | table.csv: no rows left: 60 rows left out: 12 client-periods
 2 | run table.toml -s rounds=forever | rounds: forever, but this scenario ends after 4 rounds
 2 | run table.toml -s scenario.window=0 | scenario.window: expected int >= 1

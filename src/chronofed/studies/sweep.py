@@ -24,8 +24,12 @@ from chronofed.runs.settle import TUNING_SHARE, settle, tuning_periods
 from chronofed.runs.spec import Experiment
 from chronofed.studies.search_range import SearchRange
 from chronofed.studies.study import Study
+<<<<<<< HEAD
 from chronofed.training.measure import HEADLINES, MeasureDisplay, headline_of
 from chronofed.training.measures import BY_KEY, MEASURES
+=======
+from chronofed.training.measures import OPTIONAL
+>>>>>>> evaluation
 from chronofed.training.summary import summary_keys
 
 if TYPE_CHECKING:
@@ -132,7 +136,9 @@ class Sweep:
         ends = [each.extremes for each in self.ranges]
         for values in zip_longest(*ends):
             one = self.experiment([v or e[0] for v, e in zip(values, ends, strict=True)])
-            known = summary_keys(one.evaluate.own_measures())
+            # Which are computed by default depends on the data.
+            left_open = one.evaluate.measures is None
+            known = summary_keys(OPTIONAL if left_open else one.evaluate.own_measures())
             if self.measure not in known:
                 listed = ", ".join(known)
                 raise SpecError(f"--measure {self.measure}: not in a summary; use one of {listed}")
