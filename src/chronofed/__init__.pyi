@@ -35,8 +35,12 @@ from chronofed.methods.accountant import epsilon as privacy_epsilon
 from chronofed.methods.backbones import Backbone as Backbone
 from chronofed.methods.backbones import Ditto as Ditto
 from chronofed.methods.backbones import FedAvg as FedAvg
+from chronofed.methods.backbones import FedCurv as FedCurv
+from chronofed.methods.backbones import FedGate as FedGate
+from chronofed.methods.backbones import FedLin as FedLin
 from chronofed.methods.backbones import FedNova as FedNova
 from chronofed.methods.backbones import FedProx as FedProx
+from chronofed.methods.backbones import Mifa as Mifa
 from chronofed.methods.backbones import Mime as Mime
 from chronofed.methods.backbones import MimeLite as MimeLite
 from chronofed.methods.backbones import Scaffold as Scaffold

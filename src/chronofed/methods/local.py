@@ -11,6 +11,7 @@ import torch
 from torch import Generator, Tensor
 
 from chronofed.core.config import Config, Count, Fraction, NonNegative, Positive
+from chronofed.core.errors import IncompatibleError
 from chronofed.core.types import Batch, Objective, Samples, Vector
 from chronofed.methods.surrogate import Pool, Surrogate, lone_samples
 
@@ -210,6 +211,18 @@ class ClientLocal:
         velocity = torch.zeros_like(params) if self.train.momentum else None
         descend(params, direction, self.train, self.steps, velocity)
         return params
+
+
+def one_client(local: Local) -> ClientLocal:
+    """Return the local problem of a single client, with its samples and its past.
+
+    Raises:
+        IncompatibleError: For many clients at once.
+    """
+    if not isinstance(local, ClientLocal):
+        msg = "engine batched: this works on one client at a time; remove @stacked from the method that uses it"
+        raise IncompatibleError(msg)
+    return local
 
 
 def _whole(pool: Pool) -> Iterator[tuple[Tensor, Tensor]]:
