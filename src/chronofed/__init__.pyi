@@ -48,6 +48,7 @@ from chronofed.methods.backbones.base import weighted_mean as weighted_mean
 from chronofed.methods.local import Local as Local
 from chronofed.methods.local import Train as Train
 from chronofed.methods.memories import CoreSet as CoreSet
+from chronofed.methods.memories import Ewc as Ewc
 from chronofed.methods.memories import Forget as Forget
 from chronofed.methods.memories import Generative as Generative
 from chronofed.methods.memories import Memory as Memory
@@ -73,8 +74,10 @@ from chronofed.methods.weighting import RoundWeights as RoundWeights
 from chronofed.methods.weighting import Timeline as Timeline
 from chronofed.methods.weighting import Uniform as Uniform
 from chronofed.methods.weighting.optimal import optimal as optimal_weights
+from chronofed.methods.wrappers import AGem as AGem
 from chronofed.methods.wrappers import Clipped as Clipped
 from chronofed.methods.wrappers import FedOpt as FedOpt
+from chronofed.methods.wrappers import Gem as Gem
 from chronofed.methods.wrappers import Private as Private
 from chronofed.models.classification import Classification as Classification
 from chronofed.models.layers import Scale as Scale

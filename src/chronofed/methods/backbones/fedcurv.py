@@ -23,8 +23,8 @@ class FedCurv(Backbone, tag="fedcurv"):
 
     with :math:`U = \sum_j I_j` and :math:`V = \sum_j I_j w_j`. There is no factor 1/2, and clients count
     equally in both sums. A client takes its own term out only if it was there in the round before, so it keeps
-    the number of that round with it. Where :math:`U - I_s` is not positive (a term that was clipped, or noise of
-    ``private``) there is no penalty.
+    the number of that round with it. Where :math:`U - I_s` is not positive (after clipping, or with
+    the noise of ``private``) there is no penalty.
 
     It sends three models each way and keeps two on the client. The Fisher diagonals are of the present samples,
     by sample. Public code differs: OpenFL keeps that of the last mini-batch and squares the mean gradient of a
