@@ -43,6 +43,7 @@ from chronofed.methods.backbones import FedProx as FedProx
 from chronofed.methods.backbones import Mifa as Mifa
 from chronofed.methods.backbones import Mime as Mime
 from chronofed.methods.backbones import MimeLite as MimeLite
+from chronofed.methods.backbones import PFedMe as PFedMe
 from chronofed.methods.backbones import Scaffold as Scaffold
 from chronofed.methods.backbones.base import weighted_mean as weighted_mean
 from chronofed.methods.local import Local as Local

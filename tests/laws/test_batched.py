@@ -139,8 +139,8 @@ AGREEMENTS = [
 ]
 
 
-# Their steps have a length of their own, or need products of whole gradients.
-ONE_BY_ONE = {"FedLin", "AGem", "Gem"}
+# Their steps have a length of their own, need products of whole gradients, or several of one mini-batch.
+ONE_BY_ONE = {"FedLin", "PFedMe", "AGem", "Gem"}
 
 
 @pytest.mark.parametrize(("method", "dtype"), AGREEMENTS)

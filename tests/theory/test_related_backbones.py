@@ -1,9 +1,9 @@
-"""FedCurv, FedGATE, FedLin and MIFA against identities and against their algorithms written out, in float64."""
+"""FedCurv, FedGATE, FedLin, MIFA and pFedMe against identities and their algorithms written out, in float64."""
 
 import pytest
 import torch
 
-from chronofed import FedAvg, FedCurv, FedGate, FedLin, Method, Mifa, Mime, Scaffold
+from chronofed import FedAvg, FedCurv, FedGate, FedLin, Method, Mifa, Mime, PFedMe, Scaffold
 from tests.helpers.quadratics import QuadraticWorld, apart, models
 
 # Three clients with 1, 2 and 3 samples in two dimensions.
@@ -221,6 +221,66 @@ def test_mifa_does_not_favour_clients_that_come_often():
     assert (fedavg - best).abs().max() > 0.2
 
 
+# --- pFedMe
+
+
+def envelope(w, h, b, tie):
+    """The exact personal model, and the gradient of the envelope."""
+    theta = (b + tie * w) / (h + tie)
+    return theta, tie * (w - theta)
+
+
+def test_pfedme_of_many_inner_steps_is_exact():
+    there, tie = world(), 3.0
+    backbone = PFedMe(tie, inner=300, inner_lr=0.1, server_lr=0.5)
+    got = there.train(equal(backbone), 6, LR, STEPS)
+    w = torch.full((2,), 0.5, dtype=torch.float64)
+    for snapshot in got:
+        ends = [w.clone() for _ in range(3)]
+        for i in range(3):
+            h, b = there.mean(i)
+            for _ in range(STEPS):
+                ends[i] = ends[i] - LR * envelope(ends[i], h, b, tie)[1]
+            kept = snapshot.client_states[i].backbone_state["personal"]
+            want = envelope(ends[i], h, b, tie)[0]
+            torch.testing.assert_close(kept, want, rtol=0, atol=1e-14)
+        w = w + 0.5 * (sum(ends) / 3 - w)
+        torch.testing.assert_close(snapshot.params, w, rtol=0, atol=1e-14)
+
+
+def test_pfedme_by_hand():
+    """Client (h, b) = (1, 1) at 0, tie 2, two inner steps of 1/4: 1/4, then 1/4 - (-3/4 + 1/2)/4 = 5/16.
+
+    So the step of 1/2 is along 2 (0 - 5/16) and ends in 5/16.
+    """
+    there = QuadraticWorld([[[(1.0, 1.0)]]])
+    (snapshot,) = there.train(Method(PFedMe(2.0, inner=2, inner_lr=0.25)), 1, 0.5, 1)
+    assert snapshot.params.item() == 5 / 16
+
+
+def test_pfedme_with_a_large_tie_is_fedavg():
+    there, tie = world(), 1e7
+    one = there.train(Method(PFedMe(tie, inner=9, inner_lr=1 / tie)), 4)
+    assert apart(one, there.train(Method(FedAvg()), 4)) < 1e-5
+
+
+def test_pfedme_takes_all_inner_steps_of_a_local_step_on_one_mini_batch():
+    """Samples pull to 1 and -1. Of one each, personal models lie near these; mixed ones would lie between."""
+    there = QuadraticWorld([[[(1.0, 1.0), (1.0, -1.0)]]])
+    ends = there.train(
+        Method(PFedMe(0.01, inner=200, inner_lr=0.1)), 5, 1e-9, 1, settings={"batch_size": 1}
+    )
+    kept = [abs(s.client_states[0].backbone_state["personal"].item()) for s in ends]
+    assert kept == pytest.approx([1 / 1.01] * 5, abs=1e-6)
+
+
+def test_pfedme_refuses_inner_steps_that_diverge():
+    with pytest.raises(
+        ValueError, match=r"PFedMe\.inner_lr: inner_lr \* tie = 3, but steps diverge"
+    ):
+        PFedMe(30.0, inner_lr=0.1)
+
+
 def test_what_travels():
     there = world()
     vector = 2 * 8
@@ -231,6 +291,7 @@ def test_what_travels():
         return traffic.up_bytes / 3, traffic.down_bytes / 3
 
     assert up_and_down(FedAvg()) == (vector, vector)
+    assert up_and_down(PFedMe()) == (vector, vector)
     assert up_and_down(Mifa()) == (vector, vector)
     assert up_and_down(FedCurv()) == (3 * vector, 3 * vector + number)
     assert up_and_down(FedGate()) == (vector + number, 2 * vector)

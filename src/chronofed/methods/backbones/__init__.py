@@ -11,6 +11,7 @@ from chronofed.methods.backbones.fedprox import FedProx
 from chronofed.methods.backbones.mifa import Mifa
 from chronofed.methods.backbones.mime import Mime
 from chronofed.methods.backbones.mimelite import MimeLite
+from chronofed.methods.backbones.pfedme import PFedMe
 from chronofed.methods.backbones.scaffold import Scaffold
 
 __all__ = [
@@ -25,5 +26,6 @@ __all__ = [
     "Mifa",
     "Mime",
     "MimeLite",
+    "PFedMe",
     "Scaffold",
 ]
