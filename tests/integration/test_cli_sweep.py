@@ -194,14 +194,9 @@ def test_scrambled_test_labels_change_a_value_only_if_asked_for(call, scramble, 
 def test_scrambled_test_rows_of_a_table_do_not_change_a_value(tmp_path):
     lines = [f"{'ab'[k % 2]},{k},{int(k % 7 > 3)},{k % 7}" for k in range(120)]
     (tmp_path / "table.toml").write_text(
-<<<<<<< HEAD
         '[data]\nkind = "table"\npath = "t.csv"\nperiod = "40"\ntask = "classification"\n'
         'test = 0.2\n[evaluate]\nprotocol = "holdout"\n'
         '[scenario]\nkind = "periods"\n[model]\nkind = "linear"\n'
-=======
-        '[data]\nkind = "table"\npath = "t.csv"\nperiod = "40"\n'
-        '[scenario]\nkind = "periods"\n[model]\nkind = "linear"\n[evaluate]\nprotocol = "holdout"\n'
->>>>>>> evaluation
     )
 
     def values(lines, folder):

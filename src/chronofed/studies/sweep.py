@@ -24,12 +24,8 @@ from chronofed.runs.settle import TUNING_SHARE, settle, tuning_periods
 from chronofed.runs.spec import Experiment
 from chronofed.studies.search_range import SearchRange
 from chronofed.studies.study import Study
-<<<<<<< HEAD
 from chronofed.training.measure import HEADLINES, MeasureDisplay, headline_of
-from chronofed.training.measures import BY_KEY, MEASURES
-=======
-from chronofed.training.measures import OPTIONAL
->>>>>>> evaluation
+from chronofed.training.measures import BY_KEY, MEASURES, OPTIONAL
 from chronofed.training.summary import summary_keys
 
 if TYPE_CHECKING:
