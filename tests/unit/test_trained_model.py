@@ -13,7 +13,7 @@ import chronofed
 from chronofed.core.errors import DataError, RunError
 from chronofed.data.encoding import encode_features, encoded_names
 from chronofed.data.preparation import Feature, Preparation
-from chronofed.data.rows import parts, to_columns
+from chronofed.data.in_memory import parts, to_columns
 from chronofed.models.description import (
     ColumnNames,
     ModelDescription,
