@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from chronofed.core.errors import DataError
+from chronofed.data.in_memory import to_columns
 from chronofed.data.preparation import Feature, Preparation, Target
-from chronofed.data.rows import to_columns
 from chronofed.models import prediction as module
 from chronofed.models.description import ColumnNames, ModelDescription, PersonalModel
 from chronofed.models.prediction import Prediction
