@@ -9,7 +9,7 @@ from chronofed.core.config import Config, Natural
 from chronofed.core.errors import RunError, SpecError
 from chronofed.core.limits import read_json
 from chronofed.core.spec_io import from_table, to_table
-from chronofed.data.preparation import Finite, Preparation, Spread
+from chronofed.data.preparation import Preparation, Target
 from chronofed.models.zoo import ModelSettings
 
 DType = Literal["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
@@ -30,18 +30,6 @@ class ColumnNames(Config):
     target: str = ""
     client: str = ""
     time: str = ""
-
-
-class TargetScale(Config):
-    r"""The scale of a number that a model predicts: :math:`y = \mathrm{mean} + \mathrm{deviation} \cdot z`.
-
-    Attributes:
-        mean: Number that an output of 0 means.
-        deviation: Factor from outputs to the target's own units.
-    """
-
-    mean: Finite = 0.0
-    deviation: Spread = 1.0
 
 
 class PersonalModel(Config):
@@ -83,7 +71,7 @@ class ModelDescription(Config, kw_only=True):
     shape: tuple[Natural, ...]
     dtype: DType = "float32"
     classes: tuple[str, ...] = ()
-    scale: TargetScale | None = None
+    scale: Target | None = None
     features: tuple[str, ...] = ()
     preparation: Preparation | None = None
     columns: ColumnNames = ColumnNames()

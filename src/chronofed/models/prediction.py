@@ -11,7 +11,7 @@ from torch import Tensor
 
 from chronofed.core.errors import DataError
 from chronofed.data.columns import Columns, missing
-from chronofed.data.rows import parts
+from chronofed.data.in_memory import parts
 from chronofed.models.prediction_measures import PredictionMeasures
 from chronofed.models.trained import IMAGES, TrainedModel
 

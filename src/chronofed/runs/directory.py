@@ -13,6 +13,7 @@
 ``times.jsonl``            wall-clock seconds, which differ from run to run
 ``scenario.json``          who holds which classes when, for reports without the data
 ``preparation.json``       for a table: how its columns became features and classes
+``scales.json``            for a table: how far the features of every period lie from what was fitted
 ``measures.json``          how the user's own measures are shown, for readers without the user's module
 ``engines.jsonl``          the engine and why it was chosen: one line per start or resume
 ``flower.json``            on Flower only: the name under which clients keep their state of this run
@@ -282,6 +283,10 @@ class RunDirectory:
     def describe_preparation(self, content: bytes) -> None:
         """Record how the columns of a table became features and classes."""
         write_atomic(self.path / "preparation.json", content)
+
+    def describe_scales(self, content: bytes) -> None:
+        """Record how far the features of every period lie from what the preparation was fitted on."""
+        write_atomic(self.path / "scales.json", content)
 
     def describe_baselines(self, about: Mapping[str, Any]) -> None:
         """Record the scores of the baselines."""

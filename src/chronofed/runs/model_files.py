@@ -123,6 +123,7 @@ def describe_model(built: BuiltRun, snapshot: Snapshot) -> ModelDescription:
         shape=data.shape,
         dtype=msgspec.convert(str(data.train.x.dtype).removeprefix("torch."), DType),
         classes=data.classes,
+        scale=None if preparation is None else preparation.target,
         features=encoded_names(features, data.shape),
         preparation=preparation,
         columns=_columns(built),

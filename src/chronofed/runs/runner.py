@@ -226,6 +226,8 @@ def _train(
     remove_model(directory, built)
     if built.task.data.preparation is not None:
         directory.describe_preparation(built.task.data.preparation.to_json())
+    if built.task.data.scales is not None:
+        directory.describe_scales(built.task.data.scales.to_json())
     directory.describe_scenario(describe(built.scenario, built.task.data, built.rounds))
     own = experiment.evaluate.own_measures()
     retitled = next_period_displays() if built.upcoming else []

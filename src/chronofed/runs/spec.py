@@ -87,8 +87,8 @@ class Experiment(Config):
         train: How clients train.
         evaluate: When and on what the model is evaluated.
         checkpoint: How often the state is saved.
-        stop: When to end before the last round; by default never.
         card: Words of yours about the model.
+        stop: When to end before the last round; by default never.
         deletions: Data to be forgotten from some round on.
         engine: Engine that trains the clients; results do not depend on it, but ``batched`` rounds differently.
             ``auto``: the fastest for the model, the cohort and the machine. ``serial``: one client after
