@@ -34,8 +34,9 @@ from chronofed.data.dataset import Codes, Dataset, DataSettings, Origin
 from chronofed.data.encoding import Tally, encode_features, known_codes
 from chronofed.data.fitting import by_first_appearance, fit_features
 from chronofed.data.holdout import Holdout, Mask, Split
+from chronofed.data.joined import join
 from chronofed.data.periods import Period, rank_within
-from chronofed.data.preparation import Preparation
+from chronofed.data.preparation import Preparation, Settled
 from chronofed.data.readers import read
 
 FIT_ROWS = 100
@@ -47,6 +48,7 @@ class Table(DataSettings, tag="table"):
 
     Attributes:
         path: The file; a relative path starts at the folder given to :meth:`load`.
+        more: Further files with the same columns, whose rows are added to those of the file.
         target: Column to predict: integers or text, one class each.
         client: Column with the client of a row.
         time: Column with the time of a row; empty for the order of the rows in the file.
@@ -65,6 +67,7 @@ class Table(DataSettings, tag="table"):
         classes: All classes in order. By default those of the file, in the order in which they appear; give
             them if classes may come that the file does not have yet.
         min_rows: Smallest number of rows of a client in a period; smaller groups are left out.
+        growing: True if rows are still being added to the last period: it is left out until a later one begins.
     """
 
     path: str
@@ -80,6 +83,8 @@ class Table(DataSettings, tag="table"):
     fit_periods: Count | None = None
     classes: tuple[str, ...] = ()
     min_rows: Count = 1
+    more: tuple[str, ...] = ()
+    growing: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,17 +98,29 @@ class Table(DataSettings, tag="table"):
         if self.holdout_gap and self.holdout != "blocks":
             msg = "Table.holdout_gap: random rows have no gap around them; use holdout = 'blocks'"
             raise ValueError(msg)
+        if self.growing and unit == "rows":
+            msg = "Table.growing: windows of rows end at different times; use min_rows for full windows"
+            raise ValueError(msg)
         if self.classes and not 1 < len(self.classes) == len(set(self.classes)):
             msg = f"Table.classes: expected at least two different ones, not {list(self.classes)}"
             raise ValueError(msg)
 
     def load(self, folder: Path | None, seed: int) -> Dataset:
         """Read the file; ``seed`` only chooses the rows that are held out."""
-        columns = read((folder or Path()) / expand(self.path))
+        return self.load_settled(folder, seed, Settled())
+
+    def load_settled(self, folder: Path | None, seed: int, settled: Settled) -> Dataset:
+        """Read the file with what earlier training has settled."""
+        files = [(folder or Path()) / expand(name) for name in (self.path, *self.more)]
+        columns = join([read(file) for file in files])
         notes: list[str] = []
-        rows = self._rows(columns, notes)
+        rows = self._rows(columns, notes).only(settled.periods, columns.path)
         split = self._split(rows, seed, notes)
-        preparation, y = self._fit(columns, rows, split.train, notes)
+        if settled.preparation is None:
+            preparation, y = self._fit(columns, rows, split.train, notes)
+        else:
+            preparation = settled.preparation
+            y = self._prepared_classes(columns, rows, preparation)
         tally: Tally = Counter()
         x = encode_features(columns, preparation.features, rows.place, tally)
         notes += _told(tally)
@@ -151,6 +168,18 @@ class Table(DataSettings, tag="table"):
         y, classes = self._classes(columns, rows.place, fitted, since)
         return Preparation(features, classes, rows.periods[:periods], len(fitted)), y
 
+    def _prepared_classes(self, columns: Columns, rows: "_Rows", preparation: Preparation) -> Codes:
+        """Return the class of every row by a preparation that is fixed; refuse other columns and classes."""
+        complaint = preparation.other_features(self._feature_names(columns))
+        if complaint:
+            raise DataError(f"{columns.path}: {complaint}")
+        first = rows.place[rows.period < max(len(preparation.periods), 1)]
+        try:
+            return self._classes(columns, rows.place, first, rows.period, preparation.classes)[0]
+        except DataError as error:
+            advice = "a trained model cannot learn another: start a new run with it in data.classes"
+            raise DataError(f"{error}; {advice}") from None
+
     def _fitted_periods(self, period: Codes, periods: int) -> int:
         """Return the number of first periods to fit on, given the period of every training row."""
         if self.fit_periods is not None:
@@ -167,6 +196,11 @@ class Table(DataSettings, tag="table"):
         place, client, when = place[order], client[order], when[order]
         period = Period.parse(self.period)
         number = period.numbers(when, client)
+        if self.growing:
+            # In time order, so the last row is in the last period.
+            begun = ~np.isin(number, number[-1:])
+            place, client, number = place[begun], client[begun], number[begun]
+            notes.append(f"{np.count_nonzero(~begun)} rows left out: their period is still growing")
         large = _large_groups(client, number, self.min_rows, notes)
         if not large.any():
             reasons = "; ".join(notes) or "the file has none"
@@ -208,9 +242,14 @@ class Table(DataSettings, tag="table"):
         return names
 
     def _classes(
-        self, columns: Columns, place: Codes, fitted: Codes, since: Codes
+        self,
+        columns: Columns,
+        place: Codes,
+        fitted: Codes,
+        since: Codes,
+        fixed: tuple[str, ...] = (),
     ) -> tuple[Codes, tuple[str, ...]]:
-        """Return the class of every row, and the names of the classes in order."""
+        """Return the class of every row, and the names of the classes in order, unless they are fixed."""
         target = columns.values(self.target, fitted)[place]
         if target.dtype.kind == "M":
             raise DataError(f"{columns.path}: target {self.target!r} holds dates, not classes")
@@ -221,11 +260,12 @@ class Table(DataSettings, tag="table"):
         # All rows count, not only those for training, so that all seeds have the same order.
         found = by_first_appearance(target, since)
         names = tuple(each if isinstance(each, str) else str(int(each)) for each in found)
-        if not self.classes and len(names) == 1:
+        known = fixed or self.classes
+        if not known and len(names) == 1:
             complaint = f"target {self.target!r} has only one class, {names[0]!r}"
             raise DataError(f"{columns.path}: {complaint}")
         cells = np.array(names, dtype=object)[_coded(target, found)]
-        known = self.classes or names
+        known = known or names
         return known_codes(columns, self.target, place, cells, known, "class"), known
 
 
@@ -238,6 +278,23 @@ class _Rows:
     period: Codes  # (n,)
     clients: tuple[str, ...]
     periods: tuple[str, ...]
+
+    def only(self, names: tuple[str, ...], path: Path) -> "_Rows":
+        """Return the rows of some periods; of all if none is named."""
+        if not names:
+            return self
+        wanted = np.isin(self.periods, names)
+        kept = wanted[self.period]
+        if not kept.any():
+            raise DataError(f"{path}: no rows of {names[0]} or of any later period that is known")
+        clients, client = np.unique(self.client[kept], return_inverse=True)
+        return _Rows(
+            self.place[kept],
+            client,
+            (np.cumsum(wanted) - 1)[self.period[kept]],
+            tuple(self.clients[k] for k in clients),
+            tuple(name for name, known in zip(self.periods, wanted, strict=True) if known),
+        )
 
     def origin(self, split: Split) -> Origin:
         """Return client and period of the rows by purpose."""

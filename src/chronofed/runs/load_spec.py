@@ -33,7 +33,7 @@ def load(path: Path, overrides: Sequence[str] = (), data: Path | None = None) ->
     """
     experiment = load_settings(path, overrides)
     try:
-        return locate_data(experiment, path.parent, data)
+        return locate(experiment, path.parent, data)
     except SpecError as error:
         raise type(error)(f"{path}: {error}") from error
 
@@ -99,6 +99,18 @@ def _toml_value(text: str) -> Any:
         return text
 
 
+def locate(experiment: Experiment, beside: Path, data: Path | None) -> Experiment:
+    """Make the paths of data and of the model to start from absolute; arguments as in :func:`locate_data`.
+
+    Raises:
+        SpecError: If one of them does not exist.
+    """
+    if experiment.start:
+        start = _found("start", experiment.start, [beside], "a run directory or a safetensors file")
+        experiment = msgspec.structs.replace(experiment, start=start)
+    return locate_data(experiment, beside, data)
+
+
 def locate_data(experiment: Experiment, beside: Path, data: Path | None) -> Experiment:
     """Make the path of a data file absolute.
 
@@ -114,7 +126,8 @@ def locate_data(experiment: Experiment, beside: Path, data: Path | None) -> Expe
     settings = experiment.data
     if isinstance(settings, Table):
         path = _found("data.path", settings.path, folders)
-        settings = msgspec.structs.replace(settings, path=path)
+        more = tuple(_found("data.more", name, folders) for name in settings.more)
+        settings = msgspec.structs.replace(settings, path=path, more=more)
     elif isinstance(settings, SourceRows):
         path = _found("data.source.path", settings.source.path, folders)
         source = msgspec.structs.replace(settings.source, path=path)
@@ -122,7 +135,7 @@ def locate_data(experiment: Experiment, beside: Path, data: Path | None) -> Expe
     return msgspec.structs.replace(experiment, data=settings)
 
 
-def _found(where: str, name: str, folders: Sequence[Path]) -> str:
+def _found(where: str, name: str, folders: Sequence[Path], wanted: str = "") -> str:
     try:
         given = expand(name)
         for folder in folders:
@@ -132,4 +145,5 @@ def _found(where: str, name: str, folders: Sequence[Path]) -> str:
     except (OSError, ValueError) as error:
         raise SpecError(f"{where}: {name!r} cannot be a path: {error}") from error
     searched = ", ".join(map(str, folders))
-    raise SpecError(f"{where}: no file {given} in {searched}; give its folder with --data")
+    advice = f"name {wanted}" if wanted else "give its folder with --data"
+    raise SpecError(f"{where}: no file {given} in {searched}; {advice}")

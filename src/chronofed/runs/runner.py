@@ -18,6 +18,7 @@ from chronofed.runs.built import BuiltRun, build
 from chronofed.runs.checkpoint_writer import CheckpointWriter
 from chronofed.runs.directory import RunDirectory
 from chronofed.runs.environment import environment
+from chronofed.runs.extension import recover, settled
 from chronofed.runs.identity import ChangedError
 from chronofed.runs.load_spec import load_run
 from chronofed.runs.recorder import Recorder
@@ -79,6 +80,7 @@ def run(
     """
     directory = RunDirectory(path)
     if directory.exists:
+        recover(directory)
         settings = on_engine(load_run(directory, data), None, workers)
         return resume(directory, data, experiment=settings, on_round=on_round)
     built = build(experiment, data)
@@ -137,7 +139,8 @@ def resume(
     settings = experiment or load_run(directory, data)
 
     def build_again() -> BuiltRun:
-        return build(settings, data, check_identity=partial(check_identity, directory))
+        check = partial(check_identity, directory)
+        return build(settings, data, check_identity=check, settled=settled(directory))
 
     return _finish(directory, build_again, on_round, engine_factory)
 
@@ -220,6 +223,8 @@ def _train(
     done = latest.round if latest else 0
     if built.task.data.preparation is not None:
         directory.describe_preparation(built.task.data.preparation.to_json())
+    if built.periods is not None:
+        directory.describe_periods(built.periods.to_json())
     directory.describe_scenario(describe(built.scenario, built.task.data, built.rounds))
     own = experiment.evaluate.own_measures()
     directory.describe_measures([measure.display() for measure in own])
@@ -232,11 +237,13 @@ def _train(
         # Remote clients must not be ahead of the checkpoint that the server can resume from.
         wait_for_writes = engine_factory is not None
         recorder = Recorder(directory, built, evaluator, tracker, timer, writer, wait_for_writes)
-        snapshots = _snapshots(built, engine, latest, timer)
+        recorder.start_clock()
+        if latest is not None:
+            recorder.catch_up(latest)
+        snapshots = _snapshots(built, engine, latest or built.first_snapshot(), timer)
         # A loaded snapshot may hold a file open.
         del latest
         on_round(Progress(done, built.rounds, None))
-        recorder.start_clock()
         for snapshot in snapshots:
             with user_frames_only():
                 measures = recorder.record(snapshot)

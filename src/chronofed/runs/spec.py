@@ -60,6 +60,9 @@ class Experiment(Config):
         evaluate: When and on what the model is evaluated.
         checkpoint: How often the state is saved.
         deletions: Data to be forgotten from some round on.
+        start: Model to start from instead of a random one: a run directory, a ``model`` folder of one, or a
+            safetensors file; a relative path starts at the folder of the specification. Parameters and buffers
+            are taken over, and with a table the preparation of its columns; what clients kept is not.
         engine: Engine that trains the clients; results do not depend on it, but ``batched`` rounds differently.
             ``auto``: the fastest for the model, the cohort and the machine. ``serial``: one client after
             another. ``threads`` and ``processes``: several in parallel. ``batched``: all clients of a round as
@@ -84,6 +87,7 @@ class Experiment(Config):
     evaluate: Evaluate = Evaluate()
     checkpoint: Checkpoint = Checkpoint()
     deletions: tuple[Deletion, ...] = ()
+    start: str | None = None
     engine: str = AUTO
     workers: Workers | None = None
     state_cache_mb: Positive | None = None
