@@ -48,6 +48,10 @@ def run(options: Namespace) -> int:
     check_samples(built, options)
     if experiment.evaluate.on != "test" and not (options.quiet or options.json):
         note(f"'test' below means {experiment.evaluate.on} rows (evaluate.on)")
+    if built.start is not None and not (options.quiet or options.json):
+        note(
+            f"starts from the model of {built.start.path}; what its clients kept is not taken over"
+        )
     path = options.output or Path("runs") / default_name(experiment)
     directory = runner.create(built, path)
     options.continue_with = ["resume", str(path)]

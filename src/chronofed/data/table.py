@@ -171,6 +171,8 @@ class Table(DataSettings, tag="table"):
     def _prepared_classes(self, columns: Columns, rows: "_Rows", preparation: Preparation) -> Codes:
         """Return the class of every row by a preparation that is fixed; refuse other columns and classes."""
         complaint = preparation.other_features(self._feature_names(columns))
+        if not complaint and self.classes and self.classes != preparation.classes:
+            complaint = f"data.classes are not those of the model: {', '.join(preparation.classes)}"
         if complaint:
             raise DataError(f"{columns.path}: {complaint}")
         first = rows.place[rows.period < max(len(preparation.periods), 1)]
