@@ -140,7 +140,7 @@ def test_what_does_not_fit_is_refused(settings, error, message, spec):
 
 def test_a_run_without_a_checkpoint_has_no_model(spec, tmp_path):
     shutil.rmtree(tmp_path / "old" / "checkpoints")
-    with pytest.raises(SpecError, match="start: .*old has no checkpoint yet"):
+    with pytest.raises(SpecError, match=r"start: .*old has no checkpoint yet"):
         build(load(spec))
 
 

@@ -66,9 +66,19 @@ def load_run(directory: RunDirectory, data: Path | None = None) -> Experiment:
 
 def load_settings(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     """Load a specification file whose data may be on another machine."""
+    return read_settings(load_table(path, overrides), path)
+
+
+def load_table(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Load a specification file as a plain table, with the overrides of a command line."""
     table = toml.load(path)
     for override in overrides:
         _apply(table, override)
+    return table
+
+
+def read_settings(table: dict[str, Any], path: Path) -> Experiment:
+    """Make settings of a table; messages name the file that it came from."""
     try:
         return from_table(table, Experiment)
     except SpecError as error:
@@ -89,10 +99,11 @@ def _apply(table: dict[str, Any], override: str) -> None:
         if not isinstance(table, dict):
             msg = f"-s {override}: {part} is not a table"
             raise SpecError(msg)
-    table[key] = _toml_value(value.strip())
+    table[key] = toml_value(value.strip())
 
 
-def _toml_value(text: str) -> Any:
+def toml_value(text: str) -> Any:
+    """Read a value of TOML; a text that is none is a string."""
     try:
         return toml.loads(f"value = {text}")["value"]
     except ValueError:

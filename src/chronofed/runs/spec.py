@@ -27,6 +27,8 @@ from chronofed.training.evaluation import Evaluate
 
 FOREVER = sys.maxsize
 """Number of rounds of a run without end."""
+LONGEST_NAME = 120
+"""Characters of an experiment's name in the name of its directory."""
 NO_RESULT = ("name", "checkpoint", "engine", "workers", "state_cache_mb", "device", "track")
 """Settings that do not decide the result."""
 
@@ -120,6 +122,14 @@ class Experiment(Config):
             content.pop(key, None)
         text = json.dumps(content, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
+
+
+def directory_name(experiment: Experiment) -> str:
+    """Join name, fingerprint and seed: equal experiments get the same directory."""
+    safe = "".join(
+        c if c.isalnum() or c in "-_.=," else "-" for c in experiment.name.replace(", ", ",")
+    )
+    return f"{safe[:LONGEST_NAME]}-{experiment.fingerprint()}-s{experiment.seed}"
 
 
 def on_engine(experiment: Experiment, engine: str | None, workers: int | None) -> Experiment:
