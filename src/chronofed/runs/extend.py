@@ -101,6 +101,16 @@ def extend(
     return Extended(summary, new, rounds - done, unfinished)
 
 
+def news(directory: RunDirectory) -> tuple[str, ...]:
+    """Name the periods that wait in the data file of a finished run; nothing is written.
+
+    Raises:
+        ChronofedError: If the run cannot go on with the data as they are.
+    """
+    summary, _ = finished_summary(directory)
+    return _plan(directory, Request(), int(summary["rounds"]))[1] if summary else ()
+
+
 def _plan(
     directory: RunDirectory, request: Request, done: int
 ) -> tuple[BuiltRun | None, tuple[str, ...]]:
