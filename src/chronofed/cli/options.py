@@ -134,7 +134,7 @@ def parse_seeds(text: str) -> list[int]:
 
 def _seed_range(part: str, text: str) -> list[int]:
     """Read a seed, or a first and a last one."""
-    found = re.fullmatch(r"(\d{1,19})(?:-(\d{1,19}))?", part, re.ASCII)
+    found = re.fullmatch(r"(-?\d{1,30})(?:-(\d{1,30}))?", part, re.ASCII)
     if found is None:
         raise SpecError(f"--seeds: expected numbers such as 0,1,2 or 0-4, not {text!r}")
     first, last = int(found[1]), int(found[2] or found[1])

@@ -94,11 +94,14 @@ def extend(
         built, new = _plan(directory, request, int(summary["rounds"]))
         if built is None:
             return Extended(summary, finished=unfinished)
+        now = on_engine(built.experiment, request.engine, request.workers)
+        ready = replace(built, experiment=now)
+        # Refuses an engine that cannot train this, before anything is written.
+        ready.choose_engine()
         _commit(directory, built, new, int(summary["rounds"]))
-    now = on_engine(built.experiment, request.engine, request.workers)
-    done, rounds = int(summary["rounds"]), built.rounds
-    summary = proceed(directory, replace(built, experiment=now), on_round=on_round)
-    return Extended(summary, new, rounds - done, unfinished)
+    done = int(summary["rounds"])
+    summary = proceed(directory, ready, on_round=on_round)
+    return Extended(summary, new, built.rounds - done, unfinished)
 
 
 def news(directory: RunDirectory) -> tuple[str, ...]:
