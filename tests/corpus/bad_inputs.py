@@ -457,6 +457,8 @@ TABLE_OF_CASES = r"""
 2 | run table.toml -s 'data.more=["no.csv"]' -o g | data.more: no file no.csv
 2 | run table.toml -s data.growing=true -s 'data.period="9 rows"' -o g | Table.growing: windows of rows
 4 | resume spec.toml | spec.toml is not a run directory
+4 | resume . | . is not a run directory (it has no digests.json)
+4 | run spec.toml -o . | . holds a spec.toml that is no run's
 2 | resume good --workers 0 | --workers: expected a number >= 1
 2 | resume good --engine seriel | engine: unknown value 'seriel'
 2 | resume good --data nowhere --samples x.txt | --samples: with Forget clients keep no samples to draw
@@ -483,6 +485,7 @@ TABLE_OF_CASES = r"""
 2 | plot curves good -o x.png --window 0 | --window: expected a number >= 1
 2 | plot curves good -o x.png --window -1 | --window: expected a number >= 1
 2 | plot heatmap good -o x.png --round -1 | --round -1: good was first evaluated after round 1
+2 | plot heatmap good -o x.png --round 99 | --round 99: good was last evaluated after round 2
 2 | plot heatmap good -o x.png --show nothing | --show: invalid choice: 'nothing'
 2 | plot scenario good -o x.png --rounds 0 | --rounds: expected a number >= 1
 2 | plot scenario good -o x.png --rounds -1 | --rounds: expected a number >= 1
@@ -581,6 +584,8 @@ TABLE_OF_CASES = r"""
 2 | paper run base.toml | recipe base.toml: bse: unknown key
 2 | paper run latin.toml | recipe latin.toml: latin.toml: not valid TOML: 'utf-8' codec
 2 | paper run empty.toml | recipe empty.toml: title: missing
+2 | paper report mini.toml --scale huge -o rep | huge
+2 | sweep spec.toml --vary train.lr=0.1,0.2 --trials 1 --measure nothing | --measure nothing: not in a summary
 5 | paper report mini.toml -o spec.toml | cannot write spec.toml: not a directory
 2 | paper list --seeds x | --seeds: expected numbers such as 0,1,2
 2 | paper list fly.toml | recipe fly.toml: no recipe 'fly.toml'

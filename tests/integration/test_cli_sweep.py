@@ -75,6 +75,7 @@ def test_the_best_is_found_and_written_down(call, tmp_path):
     assert len(runs) == 4  # two values and two seeds, however many trials
 
 
+@pytest.mark.slow
 def test_a_search_continues_where_it_stopped(call, tmp_path):
     first = json.loads(call("--vary", "train.lr=0.001:0.1", "--trials", 2, "--json")[1])
     assert len(first["trials"]) == 2
@@ -107,9 +108,8 @@ def test_an_interrupted_trial_is_queued_again(tmp_path):
     assert len(done) == 3
 
 
-@pytest.mark.parametrize(
-    ("trials", "stops"), [(3, (4, 6)), pytest.param(9, (4, 11, 6, 9, 3), marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("trials", "stops"), [(3, (4, 6)), (9, (4, 11, 6, 9, 3))])
+@pytest.mark.slow
 def test_a_search_that_was_stopped_tries_the_same_values(tmp_path, trials, stops, tiny_spec):
     """It was stopped in the middle of runs, of which some are stopped early by the search itself."""
     text = tiny_spec.replace("rounds = 4", "rounds = 6\ncheckpoint.every = 2")
@@ -171,6 +171,7 @@ def scramble(monkeypatch):
 ONE = ("--vary", "train.lr=0.05", "--trials", 1)
 
 
+@pytest.mark.slow
 def test_scrambled_test_labels_change_a_value_only_if_asked_for(call, scramble, tmp_path):
     first = json.loads(call(*ONE, "--json", "-o", "one")[1])
     seen = json.loads(call(*ONE, "--json", "--on-test", "-o", "seen")[1])
@@ -247,7 +248,10 @@ def test_divergence_is_a_result(call):
         (["--vary", "train.lr=0.1,-1"], "train.lr"),
         (["--vary", "train.lr=-1:0.5"], "train.lr"),
         (["--vary", "train.lr=0.1", "--trials", "0"], "--trials: expected a number >= 1"),
-        (["--vary", "train.lr=0.1", "--measure", "fun"], "--measure: no 'fun' in the summary"),
+        (
+            ["--vary", "train.lr=0.1", "--measure", "fun"],
+            "--measure fun: not in a summary; use one of best5,",
+        ),
         (["--vary", "train.lr=0.1", "--seeds", "x"], "--seeds: expected numbers"),
     ],
 )

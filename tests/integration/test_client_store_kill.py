@@ -6,6 +6,7 @@ import random
 import signal
 import time
 
+import pytest
 import torch
 
 from chronofed.clients.state import ClientState
@@ -93,6 +94,7 @@ def killed(path, wait: float) -> None:
     process.join()
 
 
+@pytest.mark.slow
 def test_killed_at_random_instants_while_committing(tmp_path):
     path, chance, rounds = tmp_path / "client.sqlite", random.Random(7), [-1]
     for _ in range(KILLS):

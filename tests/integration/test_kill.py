@@ -67,7 +67,8 @@ def die_at_flush(path, number: int) -> None:
     work(path)
 
 
-@pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [3, 20])
+@pytest.mark.slow
 def test_killed_at_random_moments(tmp_path, straight, times):
     chance, kills, runs = random.Random(1), 0, 0
     while kills < times:
@@ -88,7 +89,7 @@ def test_killed_at_random_moments(tmp_path, straight, times):
 
 
 @pytest.mark.parametrize(
-    "first", [0, 6, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 2, 3, 4, 5, 7))]
+    "first", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(1, 8))]
 )
 def test_killed_while_writing(tmp_path, straight, first):
     """Every place where something is written: before the rename, after it, before the folder is flushed."""

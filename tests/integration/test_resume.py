@@ -247,6 +247,7 @@ steps = 1
 """
 
 
+@pytest.mark.slow
 def test_terminated_runs_leave_no_client_data_behind(workdir):
     (workdir / "endless.toml").write_text(ENDLESS)
     command = [sys.executable, "-m", "chronofed", "run", "endless.toml", "-o", "run", "-q"]

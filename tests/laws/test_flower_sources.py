@@ -25,6 +25,7 @@ from chronofed.scenarios import Schedule
 from tests.helpers.fake_transport import FakeClock, FakeTransport
 
 ROWS = 6  # of a client in a round
+FRACTION = ".2509765625"  # exact in float32, and in no clock or file size
 METHOD = Method(Scaffold(), CoreSet(size=4))
 SOURCE = """
 [source]
@@ -44,7 +45,7 @@ def lines(client, start, count):
     rows = range(start, start + count)
     days = [datetime(2020, 1, 1, tzinfo=UTC) + timedelta(days=k) for k in rows]
     return "".join(
-        f"c{client}-{k},{day:%Y-%m-%d},{client + k % 5}.25,{k % 3},{('calm', 'storm')[k % 2]}\n"
+        f"c{client}-{k},{day:%Y-%m-%d},{client + k % 5}{FRACTION},{k % 3},{('calm', 'storm')[k % 2]}\n"
         for k, day in zip(rows, days, strict=True)
     )
 
@@ -159,11 +160,12 @@ def test_they_learn_from_rows_that_arrive_during_the_run(coast):
 
 
 def test_the_server_s_directory_has_none_of_their_rows(coast):
-    """The distinctive 0.25 of every wind, as text and as a number of any width, and the names of rows."""
+    """The distinctive fraction of every wind, as text and as a number of any width, and the names of rows."""
     coast.serve()
-    secret = [b"c0-1", torch.tensor([3.25, 0.0]).numpy().tobytes(), b"3.25"]
+    wind = float(f"3{FRACTION}")
+    secret = [b"c0-1", torch.tensor([wind, 0.0]).numpy().tobytes(), f"3{FRACTION}".encode()]
     kept = b"".join(p.read_bytes() for p in (coast.folder / "state").glob("*.sqlite"))
-    assert torch.tensor([3.25]).numpy().tobytes() in kept  # so the search could find it
+    assert torch.tensor([wind]).numpy().tobytes() in kept  # so the search could find it
     for path in (coast.folder / "run").rglob("*"):
         content = path.read_bytes() if path.is_file() else b""
         assert not [each for each in secret if each in content], path

@@ -10,6 +10,8 @@ from chronofed.theory import nqm
 from chronofed.theory.nqm.reduction import draw, seen_drift
 from chronofed.theory.nqm.sweep import LRS
 
+pytestmark = pytest.mark.slow
+
 FEDAVG, FEDPROX, CFL, CFL_SMALL, CFL_LARGE = nqm.ALGORITHMS
 SEEDS = 32
 SETTINGS = nqm.settings(nqm.PRESETS["p1"])

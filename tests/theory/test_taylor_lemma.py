@@ -71,6 +71,7 @@ def checks():
         return np.array([off(seed) for seed in range(CHECKS)]).T
 
 
+@pytest.mark.slow
 def test_no_violation(checks):
     ratios, sizes = checks
     assert len(ratios) == CHECKS
@@ -78,6 +79,7 @@ def test_no_violation(checks):
     assert np.median(sizes) > 0.1  # there is something to approximate
 
 
+@pytest.mark.slow
 def test_bound_is_not_idle(checks):
     """Where Hessians are nearly Lipschitz the error is half the bound: the lemma has a factor 2 to spare."""
     ratios, _ = checks

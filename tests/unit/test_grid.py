@@ -107,6 +107,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_runs_end_with_the_grid(tmp_path):
     endless = msgspec.structs.replace(BASE, rounds=100_000)
     directories = create(tmp_path / "runs", endless, endless)

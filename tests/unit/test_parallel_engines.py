@@ -293,9 +293,8 @@ def launch(tmp_path):
     return launch
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(ThreadEngine, marks=pytest.mark.slow), ProcessEngine]
-)
+@pytest.mark.parametrize("kind", [ThreadEngine, ProcessEngine])
+@pytest.mark.slow
 def test_an_engine_that_nobody_closes_does_not_keep_python_from_ending(kind, launch):
     body = """
         print(next(run(Method(), scenario, task, engine=engine)).round)
@@ -306,6 +305,7 @@ def test_an_engine_that_nobody_closes_does_not_keep_python_from_ending(kind, lau
         assert program.returncode == 0
 
 
+@pytest.mark.slow
 def test_workers_do_not_outlive_a_killed_parent(launch):
     """Not even until they have finished what they are at."""
     body = """

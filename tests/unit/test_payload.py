@@ -112,7 +112,7 @@ def test_numbers_that_are_not_finite_are_gaps(tmp_path):
 @pytest.mark.parametrize(
     ("runs", "pairs", "evaluations", "tables"),
     [
-        (20, 210, 6, 20),
+        (8, 210, 6, 8),
         pytest.param(20, 210, 24, 20, marks=pytest.mark.slow),
         pytest.param(20, 1500, 4, 6, marks=pytest.mark.slow),
         pytest.param(1, 3000, 24, 1, marks=pytest.mark.slow),

@@ -209,11 +209,12 @@ def _report(options: Namespace, recipes: "Sequence[tuple[str, Recipe]]") -> int:
 
     study = Study(options.runs)
     folder = options.output or options.runs / "report"
+    found = [(name, _results(recipe, study, options)) for name, recipe in recipes]
     check_drawing(folder)
     written: list[str] = []
     claims: list[Finding] = []
-    for name, recipe in recipes:
-        results = _results(recipe, study, options)
+    for name, results in found:
+        recipe = results.recipe
         if isinstance(recipe.view, Commands):
             done = _copy(name, recipe, options.runs, folder)
         elif done := bool(results.runs) or _instant(recipe):

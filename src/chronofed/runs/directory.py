@@ -99,8 +99,9 @@ class RunDirectory:
         """
         run = cls(path)
         if not run.exists:
+            lacks = "digests.json" if run.spec_path.is_file() else "spec.toml"
             msg = (
-                f"{path} is not a run directory (it has no spec.toml); "
+                f"{path} is not a run directory (it has no {lacks}); "
                 "runs are made by: chronofed run SPEC.toml"
             )
             raise RunError(msg)
@@ -108,8 +109,9 @@ class RunDirectory:
 
     @property
     def exists(self) -> bool:
-        """True if the directory holds a run."""
-        return self.spec_path.is_file()
+        """True if the directory holds a run: a ``spec.toml`` alone may be a user's own."""
+        made = (self.path / "digests.json", self.path / "environment.json", self.checkpoints)
+        return self.spec_path.is_file() and any(path.exists() for path in made)
 
     def check_new(self) -> None:
         """Refuse to overwrite a run.
@@ -117,6 +119,9 @@ class RunDirectory:
         Raises:
             RunError: If there is one.
         """
+        if self.spec_path.exists() and not self.exists:
+            msg = f"{self.path} holds a spec.toml that is no run's; choose another -o"
+            raise RunError(msg)
         if self.exists:
             msg = (
                 f"{self.path} holds a run already: continue it with 'chronofed resume {self.path}', "

@@ -21,6 +21,7 @@ from chronofed.runs.load_spec import load
 from chronofed.runs.spec import Experiment
 from chronofed.studies.search_range import SearchRange
 from chronofed.studies.study import Study
+from chronofed.training.summary import summary_keys
 
 if TYPE_CHECKING:
     import optuna
@@ -90,7 +91,11 @@ class Sweep:
             raise SpecError("--vary evaluate.on: all trials must be scored on the same rows")
         ends = [each.extremes for each in self.ranges]
         for values in zip_longest(*ends):
-            self.experiment([v or e[0] for v, e in zip(values, ends, strict=True)])
+            one = self.experiment([v or e[0] for v, e in zip(values, ends, strict=True)])
+            known = summary_keys(one.evaluate.own_measures())
+            if self.measure not in known:
+                listed = ", ".join(known)
+                raise SpecError(f"--measure {self.measure}: not in a summary; use one of {listed}")
 
     def save(self, trial: Trial) -> Path:
         """Write the specification of a trial to ``best.toml``, with its own split of the data."""
@@ -209,7 +214,7 @@ class Sweep:
         ]
         if self.measure not in summaries[0]:
             known = ", ".join(key for key in summaries[0] if "seconds" not in key)
-            raise SpecError(f"--measure: no '{self.measure}' in the summary; there are: {known}")
+            raise SpecError(f"--measure {self.measure}: not measured here; use one of {known}")
         return sum(float(summary[self.measure]) for summary in summaries) / len(summaries)
 
     def _summary(

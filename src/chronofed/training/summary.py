@@ -37,6 +37,18 @@ def summarise(
     return summary
 
 
+def summary_keys(own: Sequence[MeasureDisplay] = ()) -> list[str]:
+    """List the numbers that a summary may have.
+
+    >>> "anytime" in summary_keys()
+    True
+    """
+    measures = placed("summary", (*MEASURES, *own))
+    keys = [measure.summary_key(each) for measure in measures for each in measure.summary]
+    falls = [key.replace("falls", "recovery_rounds", 1) for key in keys if key.startswith("falls")]
+    return [*keys, *falls]
+
+
 def _statistic(
     measure: MeasureDisplay, statistic: Statistic, history: Sequence[Measures]
 ) -> dict[str, float | int]:

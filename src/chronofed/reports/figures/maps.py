@@ -40,7 +40,7 @@ def draw_heatmap(
 
     Raises:
         RunError: If a run did not follow single data sets.
-        SpecError: If nothing was evaluated by that round.
+        SpecError: If nothing was evaluated by that round, or the round is after the last evaluation.
     """
     tables = [_table(run, mode, round_) for run in runs]
     drawn = canvas.new_figure((0.9 + 3.8 * len(runs), 3.6), _PURPOSE)
@@ -68,6 +68,8 @@ def _table(run: RunView, mode: Mode, round_: int | None) -> tuple[int, NDArray[n
     frame = len(rounds) - 1 if round_ is None else int(np.searchsorted(rounds, round_, "right")) - 1
     if frame < 0:
         raise SpecError(f"--round {round_}: {run.path} was first evaluated after round {rounds[0]}")
+    if round_ is not None and round_ > rounds[-1]:
+        raise SpecError(f"--round {round_}: {run.path} was last evaluated after round {rounds[-1]}")
     shown = best[frame].astype(float) - now[frame] if mode == "lost" else now[frame].astype(float)
     shown[now[frame] == UNSEEN] = np.nan
     clients, keys = (np.array(axis) for axis in zip(*history.pairs, strict=True))
