@@ -51,8 +51,8 @@ class Recorder:
 
     def catch_up(self, snapshot: Snapshot) -> None:
         """Evaluate the snapshot that a run continues from, if an extension left that open."""
-        settings, rounds = self.built.experiment.evaluate, self.built.rounds
-        if settings.due(snapshot.round, rounds) and not self._evaluated(snapshot.round):
+        due = self.evaluator.due(snapshot.round, self.built.rounds)
+        if due and not self._evaluated(snapshot.round):
             self._evaluate(snapshot)
 
     def _evaluated(self, round_: int) -> bool:
@@ -63,7 +63,7 @@ class Recorder:
         """Do what is due after a round; return the evaluation, if there was one."""
         settings, rounds = self.built.experiment, self.built.rounds
         measures = None
-        if settings.evaluate.due(snapshot.round, rounds):
+        if self.evaluator.due(snapshot.round, rounds):
             measures = self._evaluate(snapshot)
         forgotten = last_deletion(settings.deletions, snapshot.round)
         # Older checkpoints may hold what a deletion has just removed: replace them at once.

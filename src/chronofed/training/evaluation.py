@@ -210,6 +210,10 @@ class Evaluator:
         for line in recorded:
             self.accuracy_history.add(line)
 
+    def due(self, round_: int, last: int) -> bool:
+        """Tell if the model is evaluated after this round, of which the run has ``last``."""
+        return self.settings.due(round_, last)
+
     def __call__(self, snapshot: Snapshot) -> Evaluation:
         """Compute all measures and records of one snapshot."""
         with one_thread():
