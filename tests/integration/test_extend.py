@@ -34,8 +34,9 @@ def state(run):
 
 
 def lines(run, name="metrics"):
-    """All lines of a record, without what is counted over all test rows, if some are held out."""
-    dropped = ON_ALL_TEST_ROWS if toml.load(run.spec_path)["data"]["test"] else ()
+    """All lines of a record; where test rows are held out, without what is counted over all of them."""
+    protocol = toml.load(run.spec_path)["evaluate"]["protocol"]
+    dropped = ON_ALL_TEST_ROWS if protocol == "holdout" else ()
     kept = run.lines(f"{name}.jsonl")
     return [{k: v for k, v in line.items() if k not in dropped} for line in kept]
 
@@ -65,13 +66,17 @@ METHODS = {
 }
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(4)
 @pytest.mark.parametrize("name", METHODS)
-def test_month_by_month_is_all_at_once(name, tmp_path):
-    spec = write(tmp_path, 3, METHODS[name])
+@pytest.mark.parametrize("protocol", ["next", "holdout"])
+def test_month_by_month_is_all_at_once(name, protocol, tmp_path):
+    """On the next period, all records are the same; the evaluation that was pending is made up for."""
+    text = METHODS[name].replace('protocol = "holdout"', f'protocol = "{protocol}"')
+    spec = write(tmp_path, 3, text)
     run = make_run(spec, tmp_path / "run")
+    assert toml.load(run.spec_path)["evaluate"]["protocol"] == protocol
     for months in (4, 6):
-        write(tmp_path, months, METHODS[name])
+        write(tmp_path, months, text)
         done = extend(run, Request())
         assert run.state == "finished"
     assert done.periods == ("2024-05", "2024-06")
@@ -334,6 +339,39 @@ def test_without_periods_rounds_must_be_given(tmp_path):
     run = make_run(tmp_path / "spec.toml", tmp_path / "run")
     with pytest.raises(SpecError, match="go on with --rounds N"):
         extend(run, Request())
+
+
+def test_numbers_keep_their_scale(tmp_path):
+    """A regression: the target is scaled as it was at first."""
+    text = SPEC.replace('"holdout"', '"next"').replace(
+        'target = "kind"', 'target = "u"\nfeatures = ["v"]'
+    )
+    spec = write(tmp_path, 3, text)
+    run = make_run(spec, tmp_path / "run")
+    write(tmp_path, 5, text)
+    assert extend(run, Request()).rounds == 2
+    assert "rmse" in run.history()[-1]
+    assert_same(run, make_run(spec, tmp_path / "straight"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("[model]", 'holdout = "latest"\n[model]'), "its test rows are the latest"),
+        (
+            ("[model]", "validation = 0.2\n[stop]\npatience = 1\nmin_delta = 9\n[model]"),
+            "stopped early",
+        ),
+    ],
+)
+def test_runs_that_later_periods_cannot_follow(change, message, tmp_path):
+    spec = write(tmp_path, 4, SPEC.replace(*change))
+    run = make_run(spec, tmp_path / "run")
+    write(tmp_path, 5, SPEC.replace(*change))
+    before = tree(run.path)
+    with pytest.raises(SpecError, match=message):
+        extend(run, Request())
+    assert tree(run.path) == before
 
 
 def test_it_needs_the_last_checkpoint(tmp_path):

@@ -10,19 +10,21 @@ import torch
 from chronofed.clients.deletion import check_deletions
 from chronofed.core.errors import SpecError
 from chronofed.core.spec_io import to_table
-from chronofed.data.dataset import Dataset
+from chronofed.data.dataset import Dataset, EvaluateOn
 from chronofed.data.holdout import with_validation
 from chronofed.data.preparation import Settled
 from chronofed.engines.auto import EngineChoice, choose
 from chronofed.methods.method import check, check_buffers
-from chronofed.models.classification import Classification
+from chronofed.models.supervised import SupervisedTask
 from chronofed.runs.identity import digest_data, identify
 from chronofed.runs.load_spec import locate
 from chronofed.runs.period_digests import PeriodDigests, digest_periods
+from chronofed.runs.settle import settle, settle_measures, tuning_periods
 from chronofed.runs.spec import FOREVER, Experiment
 from chronofed.runs.start import StartModel, load_start
 from chronofed.scenarios import Scenario
 from chronofed.training.loop import Snapshot
+from chronofed.training.next_period import NextPeriod, next_period
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +39,17 @@ class BuiltRun:
         data_digest: Digest of the data.
         periods: Digests of the data by period, if they have periods.
         start: The model to start from, if it is not a random one.
+        upcoming: The rows of the next period, if the model is evaluated on them.
     """
 
     experiment: Experiment
-    task: Classification
+    task: SupervisedTask
     scenario: Scenario
     rounds: int
     data_digest: str
     periods: PeriodDigests | None = None
     start: StartModel | None = None
+    upcoming: NextPeriod | None = None
 
     @property
     def identity(self) -> dict[str, str]:
@@ -59,6 +63,11 @@ class BuiltRun:
         method, (params, buffers) = self.experiment.method, self.start.values(self.task)
         server = method.backbone.init_server(params, self.scenario.clients)
         return Snapshot(0, server, buffers, weighting_state=method.weights.init())
+
+    @property
+    def watched_loss(self) -> str:
+        """The loss that tells if training diverged; the next period may have outliers that are not to blame."""
+        return "test_loss" if self.upcoming is None else "seen_loss"
 
     def choose_engine(self) -> EngineChoice:
         """Choose an engine of this machine.
@@ -95,10 +104,11 @@ def build(
         IncompatibleError: If the scenario cannot serve the method.
     """
     check_device(experiment.device)
-    experiment = locate(experiment, beside or Path.cwd(), data)
+    experiment = settle(locate(experiment, beside or Path.cwd(), data))
     start = load_start(experiment.start) if experiment.start else None
     settled = _settled(settled or Settled(), start)
     dataset = experiment.data.load_settled(data, experiment.seed, settled)
+    experiment = settle_measures(experiment, dataset)
     periods = digest_periods(dataset)
     data_digest = periods.digest() if periods else digest_data(dataset)
     if check_identity is not None:
@@ -108,7 +118,8 @@ def build(
     if start is not None:
         start.check_settings(to_table(experiment.model))
     task, rounds = experiment.task(dataset), _rounds(experiment, scenario)
-    built = BuiltRun(experiment, task, scenario, rounds, data_digest, periods, start)
+    upcoming = _upcoming(experiment, dataset, scenario, rounds)
+    built = BuiltRun(experiment, task, scenario, rounds, data_digest, periods, start, upcoming)
     _check(built)
     return built
 
@@ -123,6 +134,8 @@ def _settled(settled: Settled, start: StartModel | None) -> Settled:
 def _split(experiment: Experiment, dataset: Dataset) -> Dataset:
     """Hold out validation samples if they are wanted, and leave those to evaluate on."""
     settings, on = experiment.data, experiment.evaluate.on
+    if experiment.evaluate.protocol == "next":
+        return _with_next(dataset, on)
     if dataset.validation is None and settings.validation:
         dataset = with_validation(dataset, settings.validation, experiment.seed)
     dataset = dataset.evaluated_on(on)
@@ -133,6 +146,28 @@ def _split(experiment: Experiment, dataset: Dataset) -> Dataset:
     if not len(dataset.train):
         raise SpecError(f"data: no training samples are left; lower data.{on}")
     return dataset
+
+
+def _with_next(dataset: Dataset, on: EvaluateOn) -> Dataset:
+    """Leave the data for evaluations on the next period; only the first periods if settings are chosen."""
+    if not len(dataset.train):
+        raise SpecError("data: no training samples are left; lower data.test")
+    return dataset if on == "test" else dataset.first_periods(tuning_periods(dataset))
+
+
+def _upcoming(
+    experiment: Experiment, dataset: Dataset, scenario: Scenario, rounds: int
+) -> NextPeriod | None:
+    evaluate = experiment.evaluate
+    if evaluate.protocol != "next":
+        return None
+    found = next_period(dataset, scenario, evaluate.every, evaluate.skip, experiment.deletions)
+    periods = min(len(found.origin.periods), rounds // found.rounds_per_period)
+    ends = (found.rounds_per_period * (k + 1) for k in range(periods))
+    if all(found.period(end) is None for end in ends):
+        msg = f"evaluate: nothing is ever evaluated in {rounds} rounds, {found.rounds_per_period} a period"
+        raise SpecError(f"{msg}; lower evaluate.every or evaluate.skip, or train longer")
+    return found
 
 
 def check_device(name: str) -> None:
@@ -157,6 +192,8 @@ def _rounds(experiment: Experiment, scenario: Scenario) -> int:
             msg = f"rounds: forever, but this scenario ends after {scenario.rounds} rounds"
             raise SpecError(msg)
         return FOREVER
+    if experiment.evaluate.protocol == "next" and experiment.evaluate.on == "validation":
+        return min(experiment.rounds or FOREVER, scenario.rounds or FOREVER)
     rounds = experiment.rounds if experiment.rounds is not None else scenario.rounds
     if rounds is None:
         msg = "rounds: missing (this scenario has no end of its own)"
@@ -166,8 +203,11 @@ def _rounds(experiment: Experiment, scenario: Scenario) -> int:
 
 def _check(built: BuiltRun) -> None:
     experiment, task, scenario = built.experiment, built.task, built.scenario
-    check(experiment.method, scenario, built.rounds)
+    check(experiment.method, scenario, built.rounds, experiment.train)
     experiment.evaluate.check(scenario)
+    if experiment.stop is not None:
+        classified, follows = bool(task.data.classes), built.upcoming is not None
+        experiment.stop.check(task.data.validation, classified, follows)
     check_deletions(experiment.deletions, built.rounds)
     if scenario.remote and any(deletion.rows for deletion in experiment.deletions):
         msg = (

@@ -90,6 +90,10 @@ def extend(
         summary = resume(directory, request.data, experiment=settings, on_round=on_round)
         if request.rounds is not None:
             return Extended(summary, finished=True)
+    if "stopped_early" in summary:
+        raise SpecError(
+            f"{directory.path}: {summary['stopped_early']} (stop), so it does not go on"
+        )
     with directory.lock():
         built, new = _plan(directory, request, int(summary["rounds"]))
         if built is None:
@@ -128,6 +132,11 @@ def _plan(
     if known is None or not isinstance(settings.data, Table):
         raise SpecError(
             f"{directory.path}: its data have no periods, so there are no later ones; go on with --rounds N"
+        )
+    if settings.data.test != 0 and settings.data.holdout == "latest":
+        raise SpecError(
+            f"{directory.path}: its test rows are the latest (data.holdout), which later periods would change; "
+            "use evaluate.protocol = 'next' in a new run"
         )
     return _with_later_periods(directory, settings, known, request, done)
 

@@ -13,8 +13,8 @@ from chronofed.core.errors import ChronofedError, RunError, SpecError
 from chronofed.core.safetensors_io import OpenFile, numbers, read_tensors
 from chronofed.core.types import Vector
 from chronofed.data.preparation import Preparation
-from chronofed.models.classification import Classification
 from chronofed.models.objective import TorchObjective
+from chronofed.models.supervised import SupervisedTask
 from chronofed.runs.checkpoint import load_latest
 from chronofed.runs.digests import digest
 from chronofed.runs.directory import RunDirectory
@@ -41,7 +41,7 @@ class StartModel:
     model: Mapping[str, object] = field(default_factory=dict)
     preparation: Preparation | None = None
 
-    def values(self, task: Classification) -> tuple[Vector, Vector]:
+    def values(self, task: SupervisedTask) -> tuple[Vector, Vector]:
         """Return parameters and buffers for a task.
 
         Raises:
