@@ -460,6 +460,39 @@ TABLE_OF_CASES = r"""
 2 | run table.toml -s 'model={kind="resnet18"}' | model resnet18 needs images
 2 | resume | the following arguments are required: RUN
 4 | resume nowhere | nowhere is not a run directory
+2 | extend | the following arguments are required: RUN
+4 | extend nowhere | nowhere is not a run directory
+4 | extend spec.toml | spec.toml is not a run directory
+2 | extend good | its data have no periods, so there are no later ones; go on with --rounds N
+2 | extend good --rounds 0 | --rounds: expected a number >= 1
+2 | extend good --rounds x | --rounds: invalid int value: 'x'
+2 | extend good --rounds 2 --data table.csv | --rounds: new data bring their own rounds
+2 | extend good --data table.csv | its data have no periods
+2 | extend good --rounds 1 --engine seriel | engine: unknown value 'seriel'
+4 | status nowhere | nowhere is not a run directory
+4 | status spec.toml | spec.toml is not a run directory
+2 | status | the following arguments are required: RUN
+4 | table nowhere | nowhere is not a run directory
+2 | table good -o x.xls | unknown extension '.xls'; use .md, .csv, .tex
+2 | table good --measures nope | --measures: no 'nope' in these runs
+5 | table good -o /proc/x/y.md | cannot write
+2 | run spec.toml --vary train.lr | expected KEY=VALUES
+2 | run spec.toml --vary train.lr=0.1,x -o g | train.lr: expected float
+2 | run spec.toml --vary train.lr=0.1,0.1 -o g | expected different values
+2 | run spec.toml --vary method.memory=nope -o g | method.memory.kind: unknown value 'nope'
+2 | run spec.toml --vary seed=1,2 -o g | use --seeds
+2 | run spec.toml --seeds 4-0 -o g | --seeds: expected a range
+2 | run spec.toml --seeds a -o g | --seeds: expected numbers such as 0,1,2 or 0-4
+2 | run spec.toml --seeds 0,0 -o g | --seeds: expected different numbers
+2 | run spec.toml --seeds 0-1 --jobs 0 -o g | --jobs: expected a number >= 1
+2 | run spec.toml --jobs 2 -o g | --jobs: a single run is one job
+2 | run spec.toml --seeds 0-1 --samples x.png -o g | --samples: draws the samples of one run
+2 | run spec.toml -s start=nowhere -o g | start: no file nowhere
+2 | run spec.toml -s start=table.csv -o g | is not a safetensors file
+2 | run spec.toml -s start=good -s model.kind=mlp -o g | start: model.
+2 | run table.toml -s start=good -o g | start:
+2 | run table.toml -s 'data.more=["no.csv"]' -o g | data.more: no file no.csv
+2 | run table.toml -s data.growing=true -s 'data.period="9 rows"' -o g | Table.growing: windows of rows
 4 | resume spec.toml | spec.toml is not a run directory
 4 | resume . | . is not a run directory (it has no digests.json)
 4 | run spec.toml -o . | . holds a spec.toml that is no run's
