@@ -14,9 +14,10 @@ import statistics
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from chronofed.studies.paired import paired
+
 from chronofed.runs import RunDirectory, runner
 from chronofed.runs.load_spec import load
-from chronofed.studies.paired import paired
 
 HERE = Path(__file__).resolve().parent.parent / "examples"
 METHODS = {
