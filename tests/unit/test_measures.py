@@ -20,7 +20,7 @@ from chronofed.runs.built import build
 from chronofed.training.evaluate import Evaluate
 from chronofed.training.evaluation import Evaluator
 from chronofed.training.measure import Column, read_displays
-from chronofed.training.measures import BY_KEY, MEASURES, OPTIONAL, columns
+from chronofed.training.measures import BY_KEY, MEASURES, OPTIONAL, columns, of_tasks
 from chronofed.training.summary import summarise
 
 MODULE = """
@@ -81,7 +81,10 @@ def test_recipes_name_measures_that_exist():
 
 
 def test_columns_of_the_table():
-    assert [(c.key, c.heading, c.scale, c.digits, c.better) for c in columns()] == [
+    assert [
+        (c.key, c.heading, c.scale, c.digits, c.better)
+        for c in columns(of_tasks(["classification"]))
+    ] == [
         ("best5", "mean of best 5 %", 100, 2, "higher"),
         ("last", "last %", 100, 2, "higher"),
         ("anytime", "anytime %", 100, 2, "higher"),

@@ -135,9 +135,12 @@ def _draw_samples(directory: "RunDirectory", built: "BuiltRun", options: Namespa
     """Draw the samples that clients keep at the end of the run."""
     from chronofed.reports.figures.samples import draw_samples
     from chronofed.runs.checkpoint import load_latest
+    from chronofed.training.scenario_summary import names_of
 
     snapshot, _ = load_latest(directory.checkpoints)
     if snapshot is None:
         raise RunError(f"{directory.path} has no checkpoint left to take samples from")
-    draw_samples(snapshot.client_states, options.samples, built.task.data.classes)
+    data = built.task.data
+    names = names_of(built.scenario, data)
+    draw_samples(snapshot.client_states, options.samples, data.classes, names=names)
     note(f"samples: {options.samples}")

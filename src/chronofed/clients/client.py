@@ -2,7 +2,7 @@
 
 import math
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Generator
 
@@ -27,11 +27,13 @@ class Trained:
         upload: Tensors that the backbone sends.
         state: Tensors that the backbone keeps on the client.
         params: The trained model.
+        optimizer_state: The state of its optimisers that the client keeps.
     """
 
     upload: Record
     state: Record
     params: Vector
+    optimizer_state: Record = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +113,8 @@ class Client:
         """
         order, buffers = self.order, self.objective.buffers
         with self.timer("memory"):
-            client_state, kept = self._remember(
-                ClientState(trained.state, client_state.items), trained.params, observed
-            )
+            after = ClientState(trained.state, client_state.items, trained.optimizer_state)
+            client_state, kept = self._remember(after, trained.params, observed)
         with self.timer("probe"):
             report = self._probe(kept)
         if self.method.memory.location != "server":
@@ -139,7 +140,9 @@ class Client:
         pace = 1.0
         if order.train.slow:
             pace = order.train.pace(torch_generator(order.seed, "pace", *self._place))
-        return ClientLocal(self.objective, self.samples, past, order.train, generator, pace)
+        parts = (self.objective, self.samples, past, order.train, generator, pace)
+        kept = client_state.optimizer_state if order.train.keeps_state else {}
+        return ClientLocal(*parts, kept)
 
     def _recall(self, client_state: ClientState) -> Surrogate:
         order = self.order
@@ -166,7 +169,7 @@ class Client:
         if self.method.memory.synthetic and local.past.replay is not None:
             self.objective.refresh(params, self.samples)
         upload, state = backbone.finish(params, server, client_state.backbone_state, local)
-        return Trained(upload, state, params)
+        return Trained(upload, state, params, local.kept_state())
 
     def observe_generator(self) -> Generator:
         """Return the generator with which the memory observes the present."""
@@ -189,10 +192,8 @@ class Client:
         if memory.location != "client" or not record:
             return client_state, record
         new = MemoryItem(order.round, order.client, self.key, len(self.samples), record)
-        return ClientState(
-            client_state.backbone_state,
-            memory.retain(client_state.items, [new], observed.generator),
-        ), record
+        items = memory.retain(client_state.items, [new], observed.generator)
+        return replace(client_state, items=items), record
 
     def _probe(self, record: Record) -> Record:
         """Return what round weights need to learn their constants: the gradient at the server's model."""

@@ -6,6 +6,7 @@ for replies, on the server.
 """
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -60,7 +61,7 @@ class OrderCheck:
         return (
             self._too_much(order.train, state)
             or self._wrong_tensor(order, exchange)
-            or self._wrong_state(state)
+            or self._wrong_state(state, order.train)
             or (None if order.past is None else self._wrong_past(order.past))
         )
 
@@ -115,16 +116,17 @@ class OrderCheck:
             server = backbone.begin(server, [(1.0, answer.upload)] * clients)
         return backbone.broadcast(server)
 
-    def _wrong_state(self, state: ClientState | None) -> str | None:
+    def _wrong_state(self, state: ClientState | None, train: Train) -> str | None:
         """Check what the client kept: its file may be older than its model."""
         if state is None:
             return None
-        for name, tensor in self.method.backbone.init_client(self.objective.flat.read()).items():
-            kept = state.backbone_state.get(name)
-            problem = "missing" if kept is None else tensor_spec(tensor).problem(kept)
-            if problem is not None:
-                return f"the client's own state: {name}: {problem}; was it kept for another model?"
-        return None
+        params = self.objective.flat.read()
+        expected = self.method.backbone.init_client(params)
+        problem = _unlike(expected, {name: state.backbone_state.get(name) for name in expected})
+        if problem is None and train.keeps_state:
+            first, kept = train.first_state(params), state.optimizer_state
+            problem = _unlike({name: first.get(name.partition(".")[2]) for name in kept}, kept)
+        return problem and f"the client's own state: {problem}; was it kept for another model?"
 
     def _wrong_past(self, past: Surrogate) -> str | None:
         problem = self._too_large("the weight of the present", past.present)
@@ -152,13 +154,24 @@ class OrderCheck:
             or TensorSpec(like.y.dtype, (n,)).problem(samples.y)
             or TensorSpec(torch.float64, (n,)).problem(weight)
         )
-        if (
-            problem is None
-            and n
-            and not 0 <= int(samples.y.min()) <= int(samples.y.max()) < classes
-        ):
+        if problem is not None or not n or like.y.is_floating_point():
+            # The form of a tensor says that numbers are finite.
+            return problem
+        if not 0 <= int(samples.y.min()) <= int(samples.y.max()) < classes:
             return f"labels must be 0 to {classes - 1}"
-        return problem
+        return None
+
+
+def _unlike(expected: Mapping[str, Tensor | None], kept: Mapping[str, Tensor | None]) -> str | None:
+    """Name the first tensor that was kept in another form than expected."""
+    for name, tensor in expected.items():
+        found = kept[name]
+        if tensor is None or found is None:
+            return f"{name}: {'unknown' if tensor is None else 'missing'}"
+        problem = tensor_spec(tensor).problem(found)
+        if problem is not None:
+            return f"{name}: {problem}"
+    return None
 
 
 def with_time_limit(objective: TorchObjective, limit_s: float) -> Objective:

@@ -24,6 +24,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from chronofed.core.config import Count, Fraction, Natural
 from chronofed.core.errors import DataError
@@ -37,6 +38,7 @@ from chronofed.data.holdout import TEST_SHARE, Holdout, Mask, Rule, Split
 from chronofed.data.periods import Period, rank_within
 from chronofed.data.preparation import Preparation
 from chronofed.data.readers import read
+from chronofed.data.target import TargetColumn, TaskChoice
 
 FIT_ROWS = 100
 """Training rows that the first periods should have to fit scaling and categories on."""
@@ -47,7 +49,7 @@ class Table(DataSettings, tag="table"):
 
     Attributes:
         path: The file; a relative path starts at the folder given to :meth:`load`.
-        target: Column to predict: integers or text, one class each.
+        target: Column to predict: integers or text, one class each; or numbers (``task``).
         client: Column with the client of a row.
         time: Column with the time of a row; empty for the order of the rows in the file.
         features: Columns to predict from; by default all others, in an npz file the array ``x``.
@@ -68,6 +70,9 @@ class Table(DataSettings, tag="table"):
         classes: All classes in order. By default those of the file, in the order in which they appear; give
             them if classes may come that the file does not have yet.
         min_rows: Smallest number of rows of a client in a period; smaller groups are left out.
+        task: ``classification``: the target has classes. ``regression``: it has numbers, which are scaled by
+            mean and deviation of the rows that everything is fitted on. ``auto``: these rows decide: text, and
+            at most 20 different whole numbers, are classes, and numbers with a fraction are numbers.
     """
 
     path: str
@@ -83,6 +88,7 @@ class Table(DataSettings, tag="table"):
     fit_periods: Count | None = None
     classes: tuple[str, ...] = ()
     min_rows: Count = 1
+    task: TaskChoice = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,6 +104,9 @@ class Table(DataSettings, tag="table"):
             raise ValueError(msg)
         if self.classes and not 1 < len(self.classes) == len(set(self.classes)):
             msg = f"Table.classes: expected at least two different ones, not {list(self.classes)}"
+            raise ValueError(msg)
+        if self.classes and self.task == "regression":
+            msg = "Table.classes: a regression predicts numbers and has no classes; leave them out"
             raise ValueError(msg)
 
     @property
@@ -149,8 +158,8 @@ class Table(DataSettings, tag="table"):
 
     def _fit(
         self, columns: Columns, rows: "_Rows", train: Mask, notes: list[str]
-    ) -> tuple[Preparation, Codes]:
-        """Fit the preparation on the first periods; return it with the class of every row."""
+    ) -> tuple[Preparation, Codes | NDArray[np.float32]]:
+        """Fit the preparation on the first periods; return it with the class or number of every row."""
         periods = self._fitted_periods(rows.period[train], len(rows.periods))
         fitted = rows.place[train & (rows.period < periods)]
         if len(fitted) < FIT_ROWS:
@@ -164,6 +173,11 @@ class Table(DataSettings, tag="table"):
         if flat:
             where = rows.names_until(periods)
             notes.append(f"columns with a single value in {where} are always 0: {', '.join(flat)}")
+        column = TargetColumn(columns, self.target, fitted)
+        if column.is_regression("classification" if self.classes else self.task):
+            numbers, target = column.scaled(rows.place)
+            fit = (rows.periods[:periods], len(fitted))
+            return Preparation(features, (), *fit, target), numbers
         # Of the periods that are fitted on together, none is earlier.
         since = np.maximum(rows.period - (periods - 1), 0)
         y, classes = self._classes(columns, rows.place, fitted, since)
@@ -234,7 +248,8 @@ class Table(DataSettings, tag="table"):
             raise DataError(f"{columns.path}: target {self.target!r} holds dates, not classes")
         broken = np.flatnonzero(target % 1 if target.dtype.kind == "f" else [])
         if len(broken):
-            complaint = f"{target[broken[0]]} is not a class; use whole numbers or text"
+            advice = "use whole numbers or text, or set data.task = 'regression'"
+            complaint = f"{target[broken[0]]} is not a class; {advice}"
             raise columns.cell_error(self.target, int(place[broken[0]]), complaint)
         # All rows count, not only those for training, so that all seeds have the same order.
         found = by_first_appearance(target, since)

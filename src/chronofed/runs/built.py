@@ -13,7 +13,7 @@ from chronofed.data.dataset import Dataset, EvaluateOn
 from chronofed.data.holdout import with_validation
 from chronofed.engines.auto import EngineChoice, choose
 from chronofed.methods.method import check, check_buffers
-from chronofed.models.classification import Classification
+from chronofed.models.supervised import SupervisedTask
 from chronofed.runs.identity import digest_data, identify
 from chronofed.runs.load_spec import locate_data
 from chronofed.runs.settle import settle, settle_measures, tuning_periods
@@ -36,7 +36,7 @@ class BuiltRun:
     """
 
     experiment: Experiment
-    task: Classification
+    task: SupervisedTask
     scenario: Scenario
     rounds: int
     data_digest: str
@@ -172,8 +172,11 @@ def _rounds(experiment: Experiment, scenario: Scenario) -> int:
 
 def _check(built: BuiltRun) -> None:
     experiment, task, scenario = built.experiment, built.task, built.scenario
-    check(experiment.method, scenario, built.rounds)
+    check(experiment.method, scenario, built.rounds, experiment.train)
     experiment.evaluate.check(scenario)
+    if experiment.stop is not None:
+        classified, follows = bool(task.data.classes), built.upcoming is not None
+        experiment.stop.check(task.data.validation, classified, follows)
     check_deletions(experiment.deletions, built.rounds)
     if scenario.remote and any(deletion.rows for deletion in experiment.deletions):
         msg = (

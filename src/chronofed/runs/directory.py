@@ -6,6 +6,7 @@
 ``digests.json``           digests of what it was trained with (data, settings, modules) and of final records
 ``metrics.jsonl``          one line per evaluation; the same bytes however often it was resumed
 ``period_accuracy.jsonl``  accuracy on every client's data sets at every evaluation
+``period_error.jsonl``     of a regression, the mean absolute error instead
 ``breakdown.jsonl``        figures by class and by client at every evaluation
 ``baselines.json``         scores of the baselines on the same rows
 ``round_weights.jsonl``    weights of the present and of each remembered round at every evaluation
@@ -107,8 +108,8 @@ class RunDirectory:
     @property
     def exists(self) -> bool:
         """True if the directory holds a run: a ``spec.toml`` alone may be a user's own."""
-        made = (self.path / "digests.json", self.path / "environment.json", self.checkpoints)
-        return self.spec_path.is_file() and any(path.exists() for path in made)
+        names = ("digests.json", "environment.json", "metrics.jsonl", "summary.json", "checkpoints")
+        return self.spec_path.is_file() and any((self.path / name).exists() for name in names)
 
     def check_new(self) -> None:
         """Refuse to overwrite a run.

@@ -13,6 +13,7 @@ from chronofed.runs.record_digests import RecordDigests
 from chronofed.runs.tracking import Guarded
 from chronofed.training.evaluation import Evaluator
 from chronofed.training.loop import Snapshot
+from chronofed.training.stopping import EarlyStopping
 from chronofed.training.summary import Measures
 
 
@@ -24,6 +25,7 @@ class Recorder:
         directory: The run's directory.
         built: The experiment.
         evaluator: Evaluates a snapshot.
+        stopping: Decides whether the run ends early.
         tracker: Receives every evaluation.
         timer: Measures the time of each phase.
         writer: Writes checkpoints.
@@ -33,6 +35,7 @@ class Recorder:
     directory: RunDirectory
     built: BuiltRun
     evaluator: Evaluator
+    stopping: EarlyStopping
     tracker: Guarded
     timer: PhaseTimer
     writer: CheckpointWriter
@@ -55,10 +58,11 @@ class Recorder:
         measures = None
         if self.evaluator.due(snapshot.round, rounds):
             measures = self._evaluate(snapshot)
+            self.stopping.absorb([measures])
         forgotten = last_deletion(settings.deletions, snapshot.round)
         # Older checkpoints may hold what a deletion has just removed: replace them at once.
         due = snapshot.round in (rounds, forgotten + 1)
-        if due or snapshot.round % settings.checkpoint.every == 0:
+        if due or self.stopping.reason or snapshot.round % settings.checkpoint.every == 0:
             self._save(snapshot, forgotten)
         return measures
 

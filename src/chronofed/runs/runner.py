@@ -13,7 +13,7 @@ from chronofed.core.spec_io import to_table
 from chronofed.core.timing import PhaseTimer
 from chronofed.core.user_code import user_frames_only
 from chronofed.engines.base import ManagedEngine
-from chronofed.models.classification import Classification
+from chronofed.models.supervised import SupervisedTask
 from chronofed.runs.built import BuiltRun, build
 from chronofed.runs.checkpoint_writer import CheckpointWriter
 from chronofed.runs.comparison import compare_with_baselines
@@ -32,6 +32,7 @@ from chronofed.training.loop import Snapshot
 from chronofed.training.loop import run as run_rounds
 from chronofed.training.measures import next_period_displays
 from chronofed.training.scenario_summary import describe
+from chronofed.training.stopping import EarlyStopping
 from chronofed.training.summary import Measures, summarise
 
 
@@ -41,7 +42,7 @@ class Progress:
 
     Attributes:
         round: Rounds done.
-        rounds: Rounds in all.
+        rounds: Rounds in all; fewer than planned as soon as the run stops early.
         measures: The evaluation of this round, if there was one.
     """
 
@@ -51,7 +52,7 @@ class Progress:
 
 
 OnRound: TypeAlias = Callable[[Progress], None]
-EngineFactory: TypeAlias = Callable[[Classification, PhaseTimer], ManagedEngine]
+EngineFactory: TypeAlias = Callable[[SupervisedTask, PhaseTimer], ManagedEngine]
 """Makes an engine whose clients keep their own state, such as one on other machines."""
 
 
@@ -219,6 +220,7 @@ def _train(
 ) -> dict[str, Any]:
     """Train from a snapshot to the last round, and write the summary."""
     experiment, timer = built.experiment, PhaseTimer()
+    guess = built.task.guess_loss()
     done = latest.round if latest else 0
     if built.task.data.preparation is not None:
         directory.describe_preparation(built.task.data.preparation.to_json())
@@ -231,24 +233,26 @@ def _train(
     tracker = Guarded(find_tracker(experiment.track) if experiment.track else None)
     tracker.start(TrackedRun(directory.path, to_table(experiment), done, built.rounds))
     with closing(engine), CheckpointWriter(directory) as writer:
-        evaluator = _evaluator(directory, built, cast("Classification", engine.task), workers)
+        evaluator = _evaluator(directory, built, cast("SupervisedTask", engine.task), workers)
         # Remote clients must not be ahead of the checkpoint that the server can resume from.
         wait_for_writes = engine_factory is not None
-        recorder = Recorder(directory, built, evaluator, tracker, timer, writer, wait_for_writes)
+        stopping = _stopping(directory, built)
+        parts = (evaluator, stopping, tracker, timer, writer)
+        recorder = Recorder(directory, built, *parts, wait_for_writes)
         snapshots = _snapshots(built, engine, latest, timer)
         # A loaded snapshot may hold a file open.
         del latest
         on_round(Progress(done, built.rounds, None))
         recorder.start_clock()
-        for snapshot in snapshots:
+        while not stopping.reason and (snapshot := next(snapshots, None)):
             with user_frames_only():
                 measures = recorder.record(snapshot)
-            on_round(Progress(snapshot.round, built.rounds, measures))
-            check_loss(measures, len(built.task.data.classes), built.watched_loss)
+            last = snapshot.round if stopping.reason else built.rounds
+            on_round(Progress(snapshot.round, last, measures))
+            check_loss(measures, guess, built.watched_loss)
     history = directory.history()
-    last = history[-1] if history else None
-    check_loss(last, len(built.task.data.classes), built.watched_loss)
-    summary = summarise(history, own) | {"rounds": built.rounds}
+    check_loss(history[-1] if history else None, guess, built.watched_loss)
+    summary = summarise(history, own) | {"rounds": built.rounds} | stopping.outcome(built.rounds)
     if built.upcoming is not None:
         with timer("baselines"):
             summary |= compare_with_baselines(directory, built, history)
@@ -279,20 +283,22 @@ def _make_engine(
 
 
 def _evaluator(
-    directory: RunDirectory, built: BuiltRun, task: Classification, workers: int
+    directory: RunDirectory, built: BuiltRun, task: SupervisedTask, workers: int
 ) -> Evaluator:
     settings = built.experiment
-    evaluator = Evaluator(
-        task,
-        built.scenario,
-        settings.method,
-        settings.evaluate,
-        settings.seed,
-        workers,
-        built.upcoming,
-    )
-    evaluator.absorb(directory.record("period_accuracy"))
+    parts = (task, built.scenario, settings.method, settings.evaluate, settings.seed)
+    evaluator = Evaluator(*parts, workers, built.upcoming, settings.stop is not None)
+    evaluator.absorb(directory.record(evaluator.accuracy_history.record))
     return evaluator
+
+
+def _stopping(directory: RunDirectory, built: BuiltRun) -> EarlyStopping:
+    """Follow the evaluations so far; data that are to be deleted are deleted before a run may end."""
+    settings = built.experiment
+    deletions = [deletion.round + 1 for deletion in settings.deletions]
+    stopping = EarlyStopping(settings.stop, max(deletions, default=0))
+    stopping.absorb(directory.history())
+    return stopping
 
 
 def _snapshots(

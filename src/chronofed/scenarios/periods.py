@@ -62,6 +62,9 @@ class PeriodStream:
         window: Periods of data that a client holds, including the present one, which is the visit's key.
     """
 
+    follows_origin: ClassVar[bool] = True
+    """Its clients and keys are those of the data's :class:`~chronofed.data.dataset.Origin`, with its names."""
+
     client: Codes
     period: Codes
     clients: int

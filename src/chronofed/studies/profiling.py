@@ -9,8 +9,8 @@ from typing import Any
 from chronofed.core.timing import PhaseTimer
 from chronofed.core.types import Batch, Vector
 from chronofed.engines.serial import SerialEngine
-from chronofed.models.classification import Classification
 from chronofed.models.objective import TorchObjective
+from chronofed.models.supervised import SupervisedTask
 from chronofed.runs.built import BuiltRun
 from chronofed.runs.checkpoint import save
 from chronofed.training.evaluation import Evaluator
@@ -93,7 +93,7 @@ def _phases(spent: dict[str, float], total: float, rounds: int) -> dict[str, flo
 class _Timed:
     """A task whose objectives time their gradients."""
 
-    task: Classification
+    task: SupervisedTask
     timer: PhaseTimer
 
     def objective(self) -> TorchObjective:

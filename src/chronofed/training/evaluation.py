@@ -1,7 +1,7 @@
 """Evaluation of the global model after a round."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ from chronofed.core.seeds import numpy_generator
 from chronofed.core.user_code import in_one_line, user_traceback
 from chronofed.engines.base import one_thread
 from chronofed.methods.method import Method
-from chronofed.models.classification import Classification, Score
+from chronofed.models.supervised import Score, SupervisedTask
 from chronofed.scenarios.base import Scenario
 from chronofed.training.breakdown import breakdown
 from chronofed.training.classification_measures import Outcome
@@ -53,11 +53,12 @@ class EvaluationContext:
         scenario: Who holds which data when.
         method: How it is learned.
         rows: The samples that are evaluated: the test set, or those of the next period.
-        test: Loss, accuracy, ``correct`` (a boolean for each sample) and outputs of the global model on them.
+        test: Score of the global model on them: loss, ``accuracy`` and ``correct`` (for each sample), or
+            of a regression ``errors``; and its outputs.
     """
 
     snapshot: Snapshot
-    task: Classification
+    task: SupervisedTask
     scenario: Scenario
     method: Method
     rows: EvaluatedRows
@@ -66,12 +67,12 @@ class EvaluationContext:
 
     @property
     def labels(self) -> Tensor:
-        """Classes of the evaluated samples ``(samples,)``."""
+        """Classes of the evaluated samples ``(samples,)``; of a regression scaled targets."""
         return self.rows.samples.y
 
     @property
     def logits(self) -> Tensor:
-        """Logits of the global model on the evaluated samples ``(samples, classes)``."""
+        """Outputs of the global model on the samples: logits ``(samples, classes)``, or ``(samples, 1)``."""
         return self.test.outputs
 
     @cached_property
@@ -95,6 +96,17 @@ class EvaluationContext:
     def seen(self) -> Score | None:
         """Score on training samples seen so far; ``None`` if there are none, or it is switched off."""
         return self._evaluator.score_seen(self.snapshot)
+
+    @cached_property
+    def validation(self) -> Score | None:
+        """Score on the validation rows, beside the test rows; ``None`` if nothing is decided by them."""
+        rows = self.task.data.validation
+        if rows is None or not self._evaluator.validation:
+            return None
+        model = (self.snapshot.params, self.snapshot.buffers)
+        return (
+            self.test if rows is self.task.data.test else self._evaluator.scorer.score(*model, rows)
+        )
 
     @cached_property
     def personal(self) -> dict[str, float]:
@@ -129,8 +141,9 @@ class EvaluationContext:
         line = self.periods
         if not line:
             return {}
-        pairs = {"followed_pairs": len(line["accuracy"]), "seen_pairs": line["pairs"]}
-        return self._evaluator.accuracy_history.measures() | pairs
+        history = self._evaluator.accuracy_history
+        pairs = {"followed_pairs": len(line[history.entry]), "seen_pairs": line["pairs"]}
+        return history.measures() | pairs
 
     @cached_property
     def round_weights(self) -> dict[str, Any]:
@@ -150,17 +163,19 @@ class Evaluator:
         seed: Root of the run's randomness.
         workers: Threads that share the samples; the numbers do not depend on it.
         upcoming: The rows of the next period; ``None`` for the protocol ``holdout``.
+        validation: Evaluate on the validation rows, too.
     """
 
-    task: Classification
+    task: SupervisedTask
     scenario: Scenario
     method: Method
     settings: Evaluate
     seed: int
     workers: int = 1
     upcoming: NextPeriod | None = None
+    validation: bool = False
     scorer: Scorer = field(init=False)
-    accuracy_history: AccuracyHistory = field(init=False, default_factory=AccuracyHistory)
+    accuracy_history: AccuracyHistory = field(init=False)
     _measures: tuple[Measure, ...] = field(init=False)
     # (n,): the training samples that were seen before round _until
     _seen: NDArray[np.bool_] = field(init=False)
@@ -171,12 +186,13 @@ class Evaluator:
     def __post_init__(self) -> None:
         self._seen = np.zeros(len(self.task.data.train), dtype=bool)
         self.scorer = Scorer(self.task, self.workers)
-        self._period_accuracy = PeriodAccuracy(self.task.data)
+        self._period_accuracy = self._no_accuracy()
         self._followed = self._no_pairs()
+        self.accuracy_history = AccuracyHistory(lower=not self.task.data.classes)
         self._measures = (*MEASURES, *self.settings.own_measures())
 
     def absorb(self, recorded: Iterable[Mapping[str, Any]]) -> None:
-        """Take over the lines of ``period_accuracy.jsonl`` that were recorded before a run was stopped."""
+        """Take over the lines of the record by period that were recorded before a run was stopped."""
         for line in recorded:
             self.accuracy_history.add(line)
 
@@ -221,15 +237,21 @@ class Evaluator:
         """Learn who saw what until ``round_``; start over if it lies in the past."""
         if round_ < self._until:
             self._seen[:], self._until = False, 0
-            self._period_accuracy = PeriodAccuracy(self.task.data)
+            self._period_accuracy = self._no_accuracy()
             self._followed = self._no_pairs()
-            self.accuracy_history = AccuracyHistory()
+            self.accuracy_history = AccuracyHistory(self.accuracy_history.lower)
         for earlier in range(self._until, round_):
             for client, visit in self.scenario.at(earlier).visits.items():
                 self._seen[visit.indices] = True
                 if self._follows and self._period_accuracy.visit(client, visit):
                     self._followed.add((client, visit.key))
         self._until = round_
+
+    def _no_accuracy(self) -> PeriodAccuracy:
+        """Follow test rows by client and period only where the scenario has the data's clients and periods."""
+        follows = getattr(self.scenario.stream, "follows_origin", False)
+        data = self.task.data
+        return PeriodAccuracy(data if follows else replace(data, origin=None))
 
     def _no_pairs(self) -> FollowedPairs:
         return FollowedPairs(self.seed, MOST_PAIRS if self.settings.periods == "auto" else None)
@@ -272,21 +294,22 @@ class Evaluator:
                 own.append(self._client_accuracy(i, rows, score))
                 shared.append(self._client_accuracy(i, rows, test))
         # A client without test samples of its own cannot be measured.
-        named = {"personal_accuracy": own, "client_accuracy": shared}
+        what = "mae" if self.accuracy_history.lower else "accuracy"
+        named = {f"personal_{what}": own, f"client_{what}": shared}
         measured = {key: [a for a in found if a is not None] for key, found in named.items()}
         return {key: float(np.mean(found)) for key, found in measured.items() if found}
 
     def _client_accuracy(self, client: int, rows: EvaluatedRows, score: Score) -> float | None:
         if rows.period is None:
-            return self._period_accuracy.client_accuracy(client, score.correct)
-        whole = len(score.correct) == len(rows.samples)
-        return float(score.correct[rows.client == client if whole else slice(None)].mean())
+            return self._period_accuracy.client_accuracy(client, score.by_sample)
+        whole = len(score) == len(rows.samples)
+        return float(score.by_sample[rows.client == client if whole else slice(None)].mean())
 
     def follow_periods(self, snapshot: Snapshot, test: Score) -> dict[str, Any]:
         """Add the accuracy of the followed pairs to the history, and return the line to record."""
         if not self._follows or self.settings.periods == "off":
             return {}
-        accuracies = self._period_accuracy.accuracies(test.correct, self._followed.pairs)
+        accuracies = self._period_accuracy.accuracies(test.by_sample, self._followed.pairs)
         if not accuracies:
             return {}
         found = [(int(client), int(key)) for client, key, _ in accuracies]
@@ -295,7 +318,7 @@ class Evaluator:
             "round": snapshot.round,
             "basis": self._period_accuracy.basis,
             "pairs": self._followed.seen,
-            "accuracy": accuracies,
+            self.accuracy_history.entry: accuracies,
             "held": [[*pair, self._period_accuracy.main_classes(pair)] for pair in new],
             "tested": [self._period_accuracy.tested(pair) for pair in new],
         }

@@ -91,7 +91,7 @@ def run(  # noqa: PLR0913 - one place for all parts of a run
         IncompatibleError: If the scenario cannot serve the method.
     """
     if not checked:
-        check(method, scenario, rounds)
+        check(method, scenario, rounds, train)
     timer = timer or PhaseTimer()
     engine = engine or SerialEngine(task, timer=timer)
     if start is None:
@@ -168,9 +168,9 @@ class _Server:
         self, now: Snapshot, plan: Plan, server: Record, past: Surrogate | None
     ) -> list[Order]:
         weights = self.method.weights.resolve(now.weighting_state)
-        sent = self.method.backbone.broadcast(server)
+        sent, train = self.method.backbone.broadcast(server), self.train.at(now.round)
         return [
-            Order(now.round, i, sent, now.buffers, weights, past, self.train, self.seed)
+            Order(now.round, i, sent, now.buffers, weights, past, train, self.seed)
             for i in plan.visits
         ]
 

@@ -16,7 +16,7 @@ from chronofed.core.types import Samples
 from chronofed.data.dataset import Codes, Dataset, Origin
 from chronofed.data.holdout import Mask
 from chronofed.data.periods import rank_within
-from chronofed.models.classification import Classification
+from chronofed.models.supervised import SupervisedTask
 from chronofed.scenarios.base import Scenario
 from chronofed.scenarios.periods import PeriodStream
 
@@ -121,7 +121,7 @@ class NextPeriod:
 
 
 def evaluated_rows(
-    task: Classification, upcoming: NextPeriod | None, round_: int, period: int | None = None
+    task: SupervisedTask, upcoming: NextPeriod | None, round_: int, period: int | None = None
 ) -> EvaluatedRows:
     """Return the samples to evaluate on after a round: the test set, or those of a period.
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from chronofed.core.types import Samples, Vector
 from chronofed.engines.base import one_thread
-from chronofed.models.classification import Classification, Score
 from chronofed.models.objective import TorchObjective
+from chronofed.models.supervised import Score, SupervisedTask
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class Scorer:
         workers: Threads that share the samples; the numbers do not depend on it.
     """
 
-    task: Classification
+    task: SupervisedTask
     workers: int = 1
     _objectives: list[TorchObjective] = field(init=False)
 

@@ -1,18 +1,15 @@
 """The contract of a backbone; its defaults are the steps of the paper's algorithm."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-import msgspec
 import torch
 
 from chronofed.core.config import Kind, Positive
 from chronofed.core.stacking import stacked
 from chronofed.core.types import Record, Vector
-from chronofed.methods.local import Local
+from chronofed.methods.local import Local, Train
 
-# Share of a running mean that is kept.
-Decay = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 # Weight and upload of every client, in the order of clients.
 Uploads = Sequence[tuple[float, Record]]
 
@@ -66,6 +63,10 @@ class Backbone(Kind, kw_only=True):
     """Whether it guarantees differential privacy, so that nothing else may leave a client."""
 
     server_lr: Positive = 1.0
+
+    def unsuited(self, train: Train) -> str | None:
+        """Say in one line why local steps like these would make the method wrong; ``None`` if they do not."""
+        return None
 
     def init_server(self, params: Vector, clients: int) -> Record:
         """Return the first server state, for a number of clients; it always has the entry ``params``."""
