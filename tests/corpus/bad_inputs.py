@@ -447,6 +447,32 @@ TABLE_OF_CASES = r"""
 5 | report good -o spec.toml/x.html | cannot write spec.toml/x.html: not a directory
 4 | report spec.toml | spec.toml is not a run directory
 4 | report good nowhere | nowhere is not a run directory
+2 | predict | the following arguments are required: RUN, TABLE
+2 | predict good | the following arguments are required: TABLE
+2 | predict good table.csv --format xml | --format: invalid choice: 'xml'
+2 | predict good table.csv -o out.txt | -o out.txt: unknown extension; use .csv, .jsonl, .parquet, or --format
+2 | predict good table.csv -o out | -o out: unknown extension
+2 | predict good table.csv --format parquet | --format parquet: needs a file for the predictions
+2 | predict good table.csv --json | --json: needs a file for the predictions
+4 | predict nowhere table.csv | nowhere is neither a run directory nor the model of one
+4 | predict spec.toml table.csv | spec.toml is neither a run directory nor the model of one
+4 | predict good/checkpoints table.csv | good/checkpoints is neither a run directory
+3 | predict good nothing.csv | nothing.csv: no such file
+3 | predict good spec.toml | spec.toml: unknown extension '.toml'
+3 | predict good table.csv | table.csv: no column 'x'
+3 | predict good table.csv --keep nothing -o out.csv | table.csv: no column
+3 | predict good table.csv --personal -o out.csv | no personal models; the backbone 'ditto' makes them
+2 | export | the following arguments are required: RUN
+2 | export good --to tensorflow | --to: invalid choice: 'tensorflow'
+2 | export good -o out.txt | -o out.txt: unknown ending; use .safetensors, .pt2, .pt, .onnx, or --to
+2 | export good -o out.json --to pt2 | out.json: the name is that of a file beside it
+2 | export good -o own.safetensors | own.py is in the way, and not of chronofed
+4 | export nowhere | nowhere is neither a run directory nor the model of one
+3 | export good --personal nobody | no personal model of 'nobody'; nobody has one
+5 | export good -o nowhere/m.safetensors | cannot write nowhere/m.safetensors
+5 | export good -o nowhere/m.pt | cannot write nowhere/m.pt
+2 | run spec.toml -s card=5 | card: expected a table
+2 | run spec.toml -s card.licence=5 | card.licence: expected str
 2 | plot | the following arguments are required: kind, RUN, -o/--output
 2 | plot curves | the following arguments are required: RUN, -o/--output
 2 | plot curves good | the following arguments are required: -o/--output
