@@ -14,10 +14,9 @@ import statistics
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from chronofed.studies.paired import paired
-
 from chronofed.runs import RunDirectory, runner
 from chronofed.runs.load_spec import load
+from chronofed.training.paired import paired
 
 HERE = Path(__file__).resolve().parent.parent / "examples"
 METHODS = {

@@ -382,9 +382,9 @@ TABLE_OF_CASES = r"""
 2 | run table.toml -s 'data.period="0 days"' | data: Table.period: '0 days' is not a period
 2 | run table.toml -s data.test=0 -s evaluate.protocol=holdout | data: no test samples
 2 | run table.toml -s evaluate.protocol=later | evaluate.protocol: unknown value 'later'
-2 | run table.toml -s evaluate.skip=99 | evaluate: nothing is ever evaluated in 4 rounds, 1 a period; lower
+2 | run table.toml -s evaluate.skip=99 | evaluate: nothing is ever evaluated in 2 rounds, 1 a period; lower
 2 | run table.toml -s evaluate.protocol=holdout -s evaluate.baselines=all | evaluate.baselines: 'all' needs evaluate.protocol
-2 | run table.toml -s data.period=year | data: all rows are in one period, 2024, so there is no next one
+2 | run table.toml -s data.period=year | data: all rows are in one period, 2020, so there is no next one
 2 | run spec.toml -s evaluate.protocol=next | evaluate.protocol: 'next' needs a table with periods
 2 | run spec.toml -s 'evaluate.measures=["auk"]' | evaluate.measures: 'auk' is not a measure; did you mean 'auc'?
 2 | run table.toml -s data.period=5 | Table.period does not fit column 'day', which holds dates: use '5 days'
