@@ -270,3 +270,30 @@ def test_a_number_in_the_units_of_the_target(cli, workdir):
     rows = list(csv.DictReader((workdir / "o.csv").read_text().splitlines()))
     assert list(rows[0]) == ["client", "time", "predicted"]
     assert [float(row["predicted"]) for row in rows] == pytest.approx(expected.tolist(), rel=1e-6)
+
+
+def test_missing_values_are_marked_as_in_training(spec, workdir):
+    """A number that stands for nothing must not become a feature."""
+    text = (workdir / "rows.csv").read_text().splitlines()
+    cells = [line.split(",") for line in text]
+    for row in cells[1::9]:
+        row[2] = "-999"
+    (workdir / "rows.csv").write_text("\n".join(map(",".join, cells)) + "\n")
+    experiment = load(spec, ['data.missing=["-999"]'])
+    runner.run(experiment, workdir / "run")
+    model, data = chronofed.load_model("run"), build(experiment).task.data
+    assert sorted(model.features) == ["u", "u is missing", "v"]
+    every = torch.cat([data.train.x, data.test.x])
+    found = model.prepare("rows.csv")
+    assert found[:, 1].sum() == len(cells[1::9])
+    assert sorted(found.tolist()) == sorted(every.tolist())
+    rows = [{"u": "-999", "v": 1.0}, {"u": None, "v": 1.0}]
+    assert torch.equal(*model.prepare(rows))
+
+
+def test_a_target_ahead_is_not_compared_with_that_of_the_row(spec, workdir, cli):
+    runner.run(load(spec, ["data.horizon=1"]), workdir / "run")
+    assert chronofed.load_model("run").about.horizon == 1
+    code, _, err = cli("predict", "run", "rows.csv", "-o", "o.csv")
+    assert code == 0
+    assert "with a target" not in err

@@ -9,20 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chronofed.core.errors import DataError
+from chronofed.data.cells import MISSING
 from chronofed.data.columns import Categorical, Columns
-from chronofed.data.readers import read
+from chronofed.data.readers import Reading, read
 
 _GAPS = ("nan", "NaT", "<NA>")
 MEMORY = Path("rows")
 """Name of rows in memory, in messages."""
 
 
-def to_columns(rows: Any) -> Columns:
+def to_columns(rows: Any, absent: Sequence[str] = MISSING) -> Columns:
     """Return columns of a file, of a data frame, of a table of columns, or of a list of rows.
 
     Args:
         rows: The path of a CSV, Parquet or npz file; a mapping from names to columns; anything with
             ``to_dict``, such as a data frame of pandas; or a sequence of mappings, one for each row.
+        absent: Texts that stand for a missing value.
 
     Raises:
         DataError: If it is none of these.
@@ -30,7 +32,7 @@ def to_columns(rows: Any) -> Columns:
     if isinstance(rows, Columns):
         return rows
     if isinstance(rows, str | Path):
-        return read(Path(rows))
+        return read(Path(rows), reading=Reading(frozenset(absent)))
     if hasattr(rows, "to_dict"):
         rows = {str(name): rows[name].tolist() for name in rows.columns}
     if isinstance(rows, Sequence) and rows and isinstance(rows[0], Mapping):
@@ -39,7 +41,9 @@ def to_columns(rows: Any) -> Columns:
     if not isinstance(rows, Mapping):
         kinds = "a file, a table of columns or a list of rows"
         raise DataError(f"cannot predict from a {type(rows).__name__}: expected {kinds}")
-    return Columns(MEMORY, {str(name): _column(cells) for name, cells in rows.items()}, None, True)
+    return Columns(
+        MEMORY, {str(name): _column(cells, absent) for name, cells in rows.items()}, None, True
+    )
 
 
 def parts(columns: Columns, count: int, size: int) -> Iterator[Columns]:
@@ -59,7 +63,7 @@ def _part(held: NDArray[Any] | Categorical, start: int, stop: int) -> NDArray[An
     return Categorical([held.distinct[k] for k in used.tolist()], codes)
 
 
-def _column(cells: Any) -> NDArray[Any] | Categorical:
+def _column(cells: Any, absent: Sequence[str]) -> NDArray[Any] | Categorical:
     """Return numbers and dates as they are; everything else as text, which is parsed on use."""
     array = np.asarray(cells)
     if array.dtype.kind in "biufM":
@@ -69,6 +73,7 @@ def _column(cells: Any) -> NDArray[Any] | Categorical:
     if known and all(isinstance(value, int | float) for value in known):
         return np.array([np.nan if _gap(value) else value for value in values], dtype=np.float64)
     texts = ["" if _gap(value) else str(value).strip() for value in values]
+    texts = ["" if text in absent else text for text in texts]
     distinct = {text: code for code, text in enumerate(dict.fromkeys(texts))}
     codes = np.fromiter(map(distinct.__getitem__, texts), np.int64, len(texts))
     return Categorical(list(distinct), codes)

@@ -9,6 +9,7 @@ from chronofed.core.config import Config, Natural
 from chronofed.core.errors import RunError, SpecError
 from chronofed.core.limits import read_json
 from chronofed.core.spec_io import from_table, to_table
+from chronofed.data.cells import MISSING
 from chronofed.data.preparation import Preparation, Target
 from chronofed.models.zoo import ModelSettings
 
@@ -56,6 +57,8 @@ class ModelDescription(Config, kw_only=True):
         features: Names of the inputs in their order; none for images and windows.
         preparation: How the columns of a table become inputs.
         columns: Other columns of the table.
+        missing: Texts that stand for a missing value.
+        horizon: Rows that the predicted target lies ahead of the row that it is predicted from.
         clients: Names of the clients that it was trained with.
         personal: Clients with a model of their own.
         digest: Digest of ``model.safetensors``.
@@ -75,6 +78,8 @@ class ModelDescription(Config, kw_only=True):
     features: tuple[str, ...] = ()
     preparation: Preparation | None = None
     columns: ColumnNames = ColumnNames()
+    missing: tuple[str, ...] = MISSING
+    horizon: Natural = 0
     clients: tuple[str, ...] = ()
     personal: tuple[PersonalModel, ...] = ()
     digest: str = ""

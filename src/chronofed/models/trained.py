@@ -80,7 +80,7 @@ class TrainedModel(nn.Module):
         Raises:
             DataError: If a column is missing, or a cell does not fit.
         """
-        return self.encode(to_columns(rows))
+        return self.encode(to_columns(rows, self.about.missing))
 
     def encode(self, columns: Columns, place: NDArray[np.int64] | None = None) -> Tensor:
         """Encode some rows of a table, by default all; otherwise as :meth:`prepare`."""
