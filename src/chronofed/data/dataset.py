@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from chronofed.core.config import Fraction, Kind
 from chronofed.core.types import Samples
-from chronofed.data.preparation import Preparation, Target
+from chronofed.data.preparation import Preparation, Settled, Target
 from chronofed.data.scales import Scales
 
 Codes = NDArray[np.int64]
@@ -179,3 +179,7 @@ class DataSettings(Kind, kw_only=True):
 
         If the result has no validation samples, they are taken from its training samples at random.
         """
+
+    def load_settled(self, folder: Path | None, seed: int, settled: Settled) -> Dataset:
+        """Read the data with what earlier training has settled, which is nothing but for a table."""
+        return self.load(folder, seed)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -42,6 +43,24 @@ class Rows:
     clients: tuple[str, ...]
     periods: tuple[str, ...]
 
+    def only(self, names: tuple[str, ...], path: Path) -> "Rows":
+        """Return the rows of some periods; of all if none is named."""
+        if not names:
+            return self
+        wanted = np.isin(self.periods, names)
+        kept = wanted[self.period]
+        if not kept.any():
+            raise DataError(f"{path}: no rows of {names[0]} or of any later period that is known")
+        clients, client = np.unique(self.client[kept], return_inverse=True)
+        return Rows(
+            self.place[kept],
+            self.source[kept],
+            client,
+            (np.cumsum(wanted) - 1)[self.period[kept]],
+            tuple(self.clients[k] for k in clients),
+            tuple(name for name, known in zip(self.periods, wanted, strict=True) if known),
+        )
+
     def origin(self, split: Split, gap: int) -> Origin:
         """Return client and period of the rows by purpose."""
         masks = (split.train, split.test, split.validation)
@@ -69,6 +88,7 @@ class RowRule:
         lag_columns: Columns of these values.
         horizon: Rows between the features and the target.
         min_rows: Smallest number of rows of a client in a period.
+        growing: True to leave out the last period, to which rows are still added.
     """
 
     target: str
@@ -81,6 +101,7 @@ class RowRule:
     lag_columns: tuple[str, ...] = ()
     horizon: int = 0
     min_rows: int = 1
+    growing: bool = False
 
     def choose(self, columns: Columns, notes: list[str]) -> tuple[Columns, Rows]:
         """Return the table, with columns for lags, and its rows."""
@@ -117,6 +138,13 @@ class RowRule:
         """Split rows, which are place, source and client, into periods."""
         place, source, client = rows
         number = self.period.numbers(local, client)
+        if self.growing:
+            # In time order, so the last row is in the last period.
+            begun = ~np.isin(number, number[-1:])
+            place, source, client, number = (
+                each[begun] for each in (place, source, client, number)
+            )
+            notes.append(f"{np.count_nonzero(~begun)} rows left out: their period is still growing")
         large = _large_groups(client, number, self.min_rows, notes)
         if not large.any():
             reasons = "; ".join(notes) or "the file has none"

@@ -36,12 +36,13 @@ from chronofed.data.drifting import drift_notes, measure_scales
 from chronofed.data.encoding import Tally, encode_parts
 from chronofed.data.fitting import fit_features
 from chronofed.data.holdout import TEST_SHARE, Holdout, Mask, Rule, Split
+from chronofed.data.joined import join
 from chronofed.data.lags import lag_name
 from chronofed.data.periods import Period
-from chronofed.data.preparation import Preparation
+from chronofed.data.preparation import Preparation, Settled
 from chronofed.data.readers import Reading, read
 from chronofed.data.rows import RowRule, Rows
-from chronofed.data.target import TargetColumn, TaskChoice
+from chronofed.data.target import TargetColumn, TaskChoice, scaled_numbers
 from chronofed.data.zones import find_zone
 
 FIT_ROWS = 100
@@ -54,6 +55,7 @@ class Table(DataSettings, tag="table"):
     Attributes:
         path: The file, or a folder of Parquet files; a relative path starts at the folder given to
             :meth:`load`.
+        more: Further files with the same columns, whose rows are added to those of the file.
         target: Column to predict: integers or text, one class each; or numbers (``task``).
         client: Column with the client of a row; empty if all rows belong to one client, ``all``.
         time: Column with the time of a row; empty for the order of the rows in the file.
@@ -74,6 +76,7 @@ class Table(DataSettings, tag="table"):
             training rows.
         classes: All classes in order. By default those of the periods that are fitted on, sorted.
         min_rows: Smallest number of rows of a client in a period; smaller groups are left out.
+        growing: True if rows are still being added to the last period: it is left out until a later one begins.
         task: ``classification``: the target has classes. ``regression``: it has numbers, which are scaled by
             mean and deviation of the rows that everything is fitted on. ``auto``: these rows decide: text, and
             at most 20 different whole numbers, are classes, and numbers with a fraction are numbers.
@@ -105,6 +108,8 @@ class Table(DataSettings, tag="table"):
     fit_periods: Count | None = None
     classes: tuple[str | Integer, ...] = ()
     min_rows: Count = 1
+    more: tuple[str, ...] = ()
+    growing: bool = False
     task: TaskChoice = "auto"
     other_class: bool = False
     missing: tuple[str, ...] = MISSING
@@ -135,6 +140,11 @@ class Table(DataSettings, tag="table"):
             yield (
                 "holdout_gap",
                 "random rows have no gap around them; use holdout = 'blocks'",
+            )
+        if self.growing and unit == "rows":
+            yield (
+                "growing",
+                "windows of rows end at different times; use min_rows for full windows",
             )
         if self.classes and not 1 < len(self.classes) == len(set(self.classes)):
             yield (
@@ -177,10 +187,11 @@ class Table(DataSettings, tag="table"):
             yield "date_format", problem
 
     def read(self, folder: Path | None) -> Columns:
-        """Read the file."""
+        """Read the file, and those that came later."""
         text = frozenset([self.client] if self.client else [])
         how = Reading(frozenset(self.missing), text, self.query)
-        return read((folder or Path()) / expand(self.path), reading=how)
+        files = [(folder or Path()) / expand(name) for name in (self.path, *self.more)]
+        return join([read(file, reading=how) for file in files])
 
     @property
     def timed(self) -> bool:
@@ -193,11 +204,19 @@ class Table(DataSettings, tag="table"):
 
     def load(self, folder: Path | None, seed: int) -> Dataset:
         """Read the file; ``seed`` only chooses the rows that are held out."""
-        columns = self.read(folder)
+        return self.load_settled(folder, seed, Settled())
+
+    def load_settled(self, folder: Path | None, seed: int, settled: Settled) -> Dataset:
+        """Read the file with what earlier training has settled."""
         notes: list[str] = []
-        columns, rows = self.choose_rows(columns, notes)
+        columns, rows = self.choose_rows(self.read(folder), notes)
+        rows = rows.only(settled.periods, columns.path)
         split = self._split(rows, seed, notes)
-        preparation, y = self._fit(columns, rows, split.train, notes)
+        if settled.preparation is None:
+            preparation, y = self._fit(columns, rows, split.train, notes)
+        else:
+            preparation = settled.preparation
+            y = self._prepared_targets(columns, rows, preparation)
         tally: Tally = Counter()
         picks = (split.train, split.validation, split.test)
         parts = [rows.source[pick] for pick in picks]
@@ -235,6 +254,7 @@ class Table(DataSettings, tag="table"):
             self._lagged,
             self.horizon,
             self.min_rows,
+            self.growing,
         )
         return rule.choose(columns, notes)
 
@@ -281,6 +301,28 @@ class Table(DataSettings, tag="table"):
         rule = ClassRule(self.target, tuple(map(str, self.classes)), self.other_class)
         y, classes = rule.fit(columns, rows, deciding, periods)
         return Preparation(features, classes, rows.periods[:periods], len(fitted)), y
+
+    def _prepared_targets(
+        self, columns: Columns, rows: Rows, preparation: Preparation
+    ) -> Codes | NDArray[np.float32]:
+        """Return the class or number of every row by a preparation that is fixed; refuse others."""
+        complaint = preparation.other_features(self._feature_names(columns))
+        if complaint:
+            raise DataError(f"{columns.path}: {complaint}")
+        if preparation.target is not None:
+            return scaled_numbers(columns, preparation.target, rows.place)
+        known, listed = preparation.classes, tuple(map(str, self.classes))
+        named = known[:-1] if self.other_class and known[-1:] == (OTHER,) else known
+        if listed and listed != named:
+            complaint = f"data.classes are not those of the model: {', '.join(known)}"
+            raise DataError(f"{columns.path}: {complaint}")
+        periods = max(len(preparation.periods), 1)
+        try:
+            rule = ClassRule(self.target, named, self.other_class)
+            return rule.fit(columns, rows, rows.place[rows.period < periods], periods)[0]
+        except DataError as error:
+            advice = "a trained model cannot learn another: start a new run with it in data.classes"
+            raise DataError(f"{error}; {advice}") from None
 
     def _fitted_periods(self, period: Codes, periods: int) -> int:
         """Return the number of first periods to fit on, given the period of every training row."""

@@ -1,7 +1,7 @@
 """Building an experiment: load its data once, make its task and scenario, and check that they fit together."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -9,16 +9,21 @@ import torch
 
 from chronofed.clients.deletion import check_deletions
 from chronofed.core.errors import SpecError
+from chronofed.core.spec_io import to_table
 from chronofed.data.dataset import Dataset, EvaluateOn
 from chronofed.data.holdout import with_validation
+from chronofed.data.preparation import Settled
 from chronofed.engines.auto import EngineChoice, choose
 from chronofed.methods.method import check, check_buffers
 from chronofed.models.supervised import SupervisedTask
 from chronofed.runs.identity import digest_data, identify
-from chronofed.runs.load_spec import locate_data
+from chronofed.runs.load_spec import locate
+from chronofed.runs.period_digests import PeriodDigests, digest_periods
 from chronofed.runs.settle import settle, settle_measures, tuning_periods
 from chronofed.runs.spec import FOREVER, Experiment
+from chronofed.runs.start import StartModel, load_start
 from chronofed.scenarios import Scenario
+from chronofed.training.loop import Snapshot
 from chronofed.training.next_period import NextPeriod, next_period
 
 
@@ -32,6 +37,8 @@ class BuiltRun:
         scenario: Who takes part when, with which data.
         rounds: Rounds in all.
         data_digest: Digest of the data.
+        periods: Digests of the data by period, if they have periods.
+        start: The model to start from, if it is not a random one.
         upcoming: The rows of the next period, if the model is evaluated on them.
     """
 
@@ -40,12 +47,22 @@ class BuiltRun:
     scenario: Scenario
     rounds: int
     data_digest: str
+    periods: PeriodDigests | None = None
+    start: StartModel | None = None
     upcoming: NextPeriod | None = None
 
     @property
     def identity(self) -> dict[str, str]:
         """Everything that must not change between two parts of a run."""
-        return identify(self.experiment, self.data_digest)
+        return identify(self.experiment, self.data_digest, self.start.digest if self.start else "")
+
+    def first_snapshot(self) -> Snapshot | None:
+        """Return the state before the first round of a run that starts from a model; ``None`` for any other."""
+        if self.start is None:
+            return None
+        method, (params, buffers) = self.experiment.method, self.start.values(self.task)
+        server = method.backbone.init_server(params, self.scenario.clients)
+        return Snapshot(0, server, buffers, weighting_state=method.weights.init())
 
     @property
     def watched_loss(self) -> str:
@@ -71,6 +88,7 @@ def build(
     data: Path | None = None,
     beside: Path | None = None,
     check_identity: Callable[[dict[str, str]], None] | None = None,
+    settled: Settled | None = None,
 ) -> BuiltRun:
     """Load the data, make task and scenario, and refuse what cannot work.
 
@@ -79,25 +97,38 @@ def build(
         data: Folder of data files.
         beside: Folder that a relative data path starts from; by default the current one.
         check_identity: Called with the identity as soon as the data are loaded: other data may not even fit.
+        settled: What earlier parts of the same run have settled about its table.
 
     Raises:
         SpecError: If the parts do not fit together.
         IncompatibleError: If the scenario cannot serve the method.
     """
     check_device(experiment.device)
-    experiment = settle(locate_data(experiment, beside or Path.cwd(), data))
-    dataset = experiment.data.load(data, experiment.seed)
+    experiment = settle(locate(experiment, beside or Path.cwd(), data))
+    start = load_start(experiment.start) if experiment.start else None
+    settled = _settled(settled or Settled(), start)
+    dataset = experiment.data.load_settled(data, experiment.seed, settled)
     experiment = settle_measures(experiment, dataset)
-    data_digest = digest_data(dataset)
+    periods = digest_periods(dataset)
+    data_digest = periods.digest() if periods else digest_data(dataset)
     if check_identity is not None:
-        check_identity(identify(experiment, data_digest))
+        check_identity(identify(experiment, data_digest, start.digest if start else ""))
     dataset = _split(experiment, dataset)
     scenario = experiment.scenario.on(dataset, experiment.seed)
+    if start is not None:
+        start.check_settings(to_table(experiment.model))
     task, rounds = experiment.task(dataset), _rounds(experiment, scenario)
     upcoming = _upcoming(experiment, dataset, scenario, rounds)
-    built = BuiltRun(experiment, task, scenario, rounds, data_digest, upcoming)
+    built = BuiltRun(experiment, task, scenario, rounds, data_digest, periods, start, upcoming)
     _check(built)
     return built
+
+
+def _settled(settled: Settled, start: StartModel | None) -> Settled:
+    """Take the preparation of the model to start from, unless the run has one of its own already."""
+    if start is None or settled.preparation is not None:
+        return settled
+    return replace(settled, preparation=start.preparation)
 
 
 def _split(experiment: Experiment, dataset: Dataset) -> Dataset:
@@ -184,7 +215,7 @@ def _check(built: BuiltRun) -> None:
         )
         raise SpecError(msg)
     task.check_size()
-    params, buffers = task.initial(experiment.seed)
+    params, buffers = built.start.values(task) if built.start else task.initial(experiment.seed)
     check_buffers(experiment.method, buffers)
     one_sample = task.samples(np.zeros(1, dtype=np.int64))
     experiment.method.memory.check(task.objective(), params, one_sample)

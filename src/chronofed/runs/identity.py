@@ -23,27 +23,33 @@ from chronofed.runs.spec import NO_RESULT, Experiment
 MODULE = "module "
 """Start of the key of a user's own module."""
 _OWN = re.compile(r"([A-Za-z_][\w.]*):[A-Za-z_][\w.]*")
-_WORDS = {"data": "the data", "settings": "the settings in spec.toml"}
+_WORDS = {
+    "data": "the data",
+    "start": "the model it starts from",
+    "settings": "the settings in spec.toml",
+}
 
 
 class ChangedError(RunError):
     """A run that was begun with something else, and is left as it is."""
 
 
-def identify(experiment: Experiment, data: str) -> dict[str, str]:
+def identify(experiment: Experiment, data: str, start: str = "") -> dict[str, str]:
     """Return everything that must not change between two parts of a run.
 
     Args:
         experiment: The settings.
         data: The digest of the data.
+        start: The digest of the model that it starts from, if there is one.
 
     Returns:
-        ``data``, ``settings``, ``version`` of chronofed, and the digest of the file of every module that the
-        settings name as ``module:Class``.
+        ``data``, ``start``, ``settings``, ``version`` of chronofed, and the digest of the file of every module
+        that the settings name as ``module:Class``.
     """
     own = {f"{MODULE}{name}": _file_digest(name) for name in sorted(set(_modules(experiment)))}
     return {
         "data": data,
+        **({"start": start} if start else {}),
         "settings": experiment.fingerprint(),
         "version": version("chronofed"),
         **own,

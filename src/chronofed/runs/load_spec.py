@@ -33,7 +33,7 @@ def load(path: Path, overrides: Sequence[str] = (), data: Path | None = None) ->
     """
     experiment = load_settings(path, overrides)
     try:
-        return locate_data(experiment, path.parent, data)
+        return locate(experiment, path.parent, data)
     except SpecError as error:
         raise type(error)(f"{path}: {error}") from error
 
@@ -66,9 +66,19 @@ def load_run(directory: RunDirectory, data: Path | None = None) -> Experiment:
 
 def load_settings(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     """Load a specification file whose data may be on another machine."""
+    return read_settings(load_table(path, overrides), path)
+
+
+def load_table(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Load a specification file as a plain table, with the overrides of a command line."""
     table = toml.load(path)
     for override in overrides:
         _apply(table, override)
+    return table
+
+
+def read_settings(table: dict[str, Any], path: Path) -> Experiment:
+    """Make settings of a table; messages name the file that it came from."""
     try:
         return from_table(table, Experiment)
     except SpecError as error:
@@ -89,14 +99,27 @@ def _apply(table: dict[str, Any], override: str) -> None:
         if not isinstance(table, dict):
             msg = f"-s {override}: {part} is not a table"
             raise SpecError(msg)
-    table[key] = _toml_value(value.strip())
+    table[key] = toml_value(value.strip())
 
 
-def _toml_value(text: str) -> Any:
+def toml_value(text: str) -> Any:
+    """Read a value of TOML; a text that is none is a string."""
     try:
         return toml.loads(f"value = {text}")["value"]
     except ValueError:
         return text
+
+
+def locate(experiment: Experiment, beside: Path, data: Path | None) -> Experiment:
+    """Make the paths of data and of the model to start from absolute; arguments as in :func:`locate_data`.
+
+    Raises:
+        SpecError: If one of them does not exist.
+    """
+    if experiment.start:
+        start = _found("start", experiment.start, [beside], "a run directory or a safetensors file")
+        experiment = msgspec.structs.replace(experiment, start=start)
+    return locate_data(experiment, beside, data)
 
 
 def locate_data(experiment: Experiment, beside: Path, data: Path | None) -> Experiment:
@@ -114,7 +137,8 @@ def locate_data(experiment: Experiment, beside: Path, data: Path | None) -> Expe
     settings = experiment.data
     if isinstance(settings, Table):
         path = _found("data.path", settings.path, folders)
-        settings = msgspec.structs.replace(settings, path=path)
+        more = tuple(_found("data.more", name, folders) for name in settings.more)
+        settings = msgspec.structs.replace(settings, path=path, more=more)
     elif isinstance(settings, SourceRows):
         path = _found("data.source.path", settings.source.path, folders)
         source = msgspec.structs.replace(settings.source, path=path)
@@ -122,7 +146,7 @@ def locate_data(experiment: Experiment, beside: Path, data: Path | None) -> Expe
     return msgspec.structs.replace(experiment, data=settings)
 
 
-def _found(where: str, name: str, folders: Sequence[Path]) -> str:
+def _found(where: str, name: str, folders: Sequence[Path], wanted: str = "") -> str:
     try:
         given = expand(name)
         for folder in folders:
@@ -132,4 +156,5 @@ def _found(where: str, name: str, folders: Sequence[Path]) -> str:
     except (OSError, ValueError) as error:
         raise SpecError(f"{where}: {name!r} cannot be a path: {error}") from error
     searched = ", ".join(map(str, folders))
-    raise SpecError(f"{where}: no file {given} in {searched}; give its folder with --data")
+    advice = f"name {wanted}" if wanted else "give its folder with --data"
+    raise SpecError(f"{where}: no file {given} in {searched}; {advice}")

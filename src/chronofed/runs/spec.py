@@ -31,8 +31,19 @@ from chronofed.training.stopping import Stop
 
 FOREVER = sys.maxsize
 """Number of rounds of a run without end."""
-NO_RESULT = ("name", "checkpoint", "engine", "workers", "state_cache_mb", "device", "track")
+NO_RESULT = (
+    "name",
+    "card",
+    "checkpoint",
+    "engine",
+    "workers",
+    "state_cache_mb",
+    "device",
+    "track",
+)
 """Settings that do not decide the result."""
+LONGEST_NAME = 120
+"""Characters of an experiment's name in the name of its directory."""
 Workers = Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS)]
 
 
@@ -46,6 +57,20 @@ class Checkpoint(Config):
 
     every: Count = 10
     keep: Count = 2
+
+
+class Card(Config):
+    """Words of yours in the model card, ``model/README.md`` of a run.
+
+    Attributes:
+        licence: Licence of the model, such as ``CC-BY-4.0``.
+        intended_use: What the model is for.
+        limits: What it must not be used for, and where it fails.
+    """
+
+    licence: str = ""
+    intended_use: str = ""
+    limits: str = ""
 
 
 class Experiment(Config):
@@ -64,8 +89,12 @@ class Experiment(Config):
         train: How clients train.
         evaluate: When and on what the model is evaluated.
         checkpoint: How often the state is saved.
+        card: Words of yours about the model.
         stop: When to end before the last round; by default never.
         deletions: Data to be forgotten from some round on.
+        start: Model to start from instead of a random one: a run directory, a ``model`` folder of one, or a
+            safetensors file; a relative path starts at the folder of the specification. Parameters and buffers
+            are taken over, and with a table the preparation of its columns; what clients kept is not.
         engine: Engine that trains the clients; results do not depend on it, but ``batched`` rounds differently.
             ``auto``: the fastest for the model, the cohort and the machine. ``serial``: one client after
             another. ``threads`` and ``processes``: several in parallel. ``batched``: all clients of a round as
@@ -90,7 +119,9 @@ class Experiment(Config):
     train: Train = Train()
     evaluate: Evaluate = Evaluate()
     checkpoint: Checkpoint = Checkpoint()
+    card: Card = Card()
     deletions: tuple[Deletion, ...] = ()
+    start: str | None = None
     engine: str = AUTO
     workers: Workers | None = None
     state_cache_mb: Positive | None = None
@@ -128,6 +159,14 @@ class Experiment(Config):
             content.pop(key, None)
         text = json.dumps(content, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
+
+
+def directory_name(experiment: Experiment) -> str:
+    """Join name, fingerprint and seed: equal experiments get the same directory."""
+    safe = "".join(
+        c if c.isalnum() or c in "-_.=," else "-" for c in experiment.name.replace(", ", ",")
+    )
+    return f"{safe[:LONGEST_NAME]}-{experiment.fingerprint()}-s{experiment.seed}"
 
 
 def on_engine(experiment: Experiment, engine: str | None, workers: int | None) -> Experiment:

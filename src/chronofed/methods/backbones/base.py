@@ -35,6 +35,14 @@ def weighted_mean(uploads: Uploads, key: str) -> Vector:
     return mean
 
 
+def total(uploads: Uploads, key: str) -> Vector:
+    """Add up one entry of the uploads; all clients count equally."""
+    found = torch.zeros_like(uploads[0][1][key])
+    for _, upload in uploads:
+        found.add_(upload[key])
+    return found
+
+
 class Backbone(Kind, kw_only=True):
     r"""A federated optimiser: settings and pure functions, without a loop or state of its own.
 
@@ -71,6 +79,10 @@ class Backbone(Kind, kw_only=True):
     def init_server(self, params: Vector, clients: int) -> Record:
         """Return the first server state, for a number of clients; it always has the entry ``params``."""
         return {"params": params.clone()}
+
+    def enrol(self, server: Record, clients: int) -> Record:
+        """Return the server state for another number of clients: some may have joined since."""
+        return server
 
     def init_client(self, params: Vector) -> Record:
         """Return the first state of a new client."""
