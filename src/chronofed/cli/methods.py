@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from chronofed.core.config import Kind
 
 GROUP = "settings and data"
-HELP = "list backbones, memories and weights, and what they need"
+HELP = "list backbones, memories, weights and detectors, and what they need"
 
 CAPTION = (
     "Costs are measured on a small run, in units of the model size: sent down to and up from a client each "
@@ -27,12 +27,19 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def families() -> "Mapping[str, type[Kind]]":
-    """Return the base class of each part of a method."""
+    """Return the base class of each part of a method, and of the detectors that parts may hold."""
     from chronofed.methods.backbones import Backbone
+    from chronofed.methods.detectors import Detector
     from chronofed.methods.memories import Memory
     from chronofed.methods.weighting import RoundWeights
 
-    return {"backbone": Backbone, "memory": Memory, "weights": RoundWeights}
+    parts: Mapping[str, type[Kind]] = {
+        "backbone": Backbone,
+        "memory": Memory,
+        "weights": RoundWeights,
+        "detector": Detector,
+    }
+    return parts
 
 
 def run(options: Namespace) -> int:
@@ -121,7 +128,11 @@ def _default(field: Any) -> Any:
 
 
 def _costs(family: str, cls: type[Any]) -> dict[str, Any] | None:
-    """Measure a part in a method that is plain otherwise; ``None`` if the part has required settings."""
+    """Measure a part in a method that is plain otherwise.
+
+    Returns:
+        ``None`` for a detector, which is no part of a method by itself, and if the part has required settings.
+    """
     from dataclasses import asdict
 
     import msgspec
@@ -129,7 +140,7 @@ def _costs(family: str, cls: type[Any]) -> dict[str, Any] | None:
     from chronofed.methods.method import Method
     from chronofed.studies.costs import costs
 
-    if any(field.required for field in msgspec.structs.fields(cls)):
+    if family == "detector" or any(field.required for field in msgspec.structs.fields(cls)):
         return None
     # Private backbones need the plain mean over clients.
     return asdict(costs(Method(**{family: cls()}, average="clients")))

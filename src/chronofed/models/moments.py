@@ -35,6 +35,11 @@ CONTAINERS = (nn.Sequential, Classifier, ResNet, BasicBlock)
 KNOWN_MODULES = frozenset((nn.Linear, *CONVOLUTIONS, *NORMS, *OTHERS, *CONTAINERS))
 
 
+def shifted(logits: Tensor, offset: Tensor | None) -> Tensor:
+    """Add the offset of a batch to its logits."""
+    return logits if offset is None else logits + offset.to(logits)
+
+
 def supports(module: nn.Module) -> bool:
     """Check that :func:`moments` knows every part of a model, and that each is called once."""
     parts = [part for _, part in module.named_modules(remove_duplicate=False)]
@@ -60,7 +65,8 @@ def moments(module: nn.Module, names: Sequence[str], batch: Batch) -> list[Momen
     """Return the weighted sums over a batch for each parameter, in evaluation mode; see :func:`supports`."""
     layers = _layers(module, names)
     with _recording(module, layers) as recorded:
-        loss = functional.cross_entropy(module(batch.x), batch.y, reduction="sum")
+        logits = shifted(module(batch.x), batch.offset)
+        loss = functional.cross_entropy(logits, batch.y, reduction="sum")
     signals = torch.autograd.grad(loss, [recorded[layer][1] for layer in layers])
     found, weight = dict[str, Moments](), batch.weight.to(loss)
     for (layer, wanted), signal in zip(layers.items(), signals, strict=True):
@@ -184,7 +190,7 @@ def reference_moments(module: nn.Module, names: Sequence[str], batch: Batch) -> 
     chosen = {name: fixed.pop(name) for name in names}
 
     def loss(chosen: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        logits = functional_call(module, fixed | chosen, (x[None],))
+        logits = shifted(functional_call(module, fixed | chosen, (x[None],)), batch.offset)
         return functional.cross_entropy(logits, y[None])
 
     gradients = vmap(grad(loss), in_dims=(None, 0, 0))(chosen, batch.x, batch.y)

@@ -9,10 +9,11 @@ from torch.nn import functional
 
 from chronofed.core.errors import ChronofedError, DataError, SpecError, UserCodeError
 from chronofed.core.flat import Flat, take
-from chronofed.core.types import Batch, Samples, Spans, Vector
+from chronofed.core.types import Batch, OutputForm, Samples, Spans, Vector
 from chronofed.core.user_code import in_one_line, user_traceback
+from chronofed.models.distillation import distillation_losses
 from chronofed.models.layers import Classifier, ResNet, Scale
-from chronofed.models.moments import moments, reference_moments, supports
+from chronofed.models.moments import moments, reference_moments, shifted, supports
 
 # Samples of one pass; bounds memory.
 CHUNK_SAMPLES = 256
@@ -57,9 +58,7 @@ class TorchObjective:
 
     def gradient(self, params: Vector, batch: Batch) -> Vector:
         """Gradient of the weighted loss in training mode: BatchNorm uses the batch's statistics."""
-        self.flat.bind(params)
-        if not self.flat.module.training:
-            self.flat.module.train()
+        self._training(params)
         return self.flat.gradient(self._weighted(batch))
 
     def augment(self, x: Tensor, generator: Generator) -> Tensor:
@@ -76,11 +75,43 @@ class TorchObjective:
         """The slice of the flat vector that each named parameter occupies."""
         return self.flat.spans
 
+    @property
+    def shapes(self) -> Mapping[str, torch.Size]:
+        """The shape of each named parameter."""
+        named = dict(self.flat.module.named_parameters())
+        return {name: named[name].shape for name in self.names}
+
     def logits(self, params: Vector, x: Tensor) -> Tensor:
         """Predictions in evaluation mode, ``(b, classes)``."""
         self._evaluating(params)
         with inference_mode():
             return self._forward(x)
+
+    def losses(self, params: Vector, batch: Batch) -> Tensor:
+        """Loss of every sample in evaluation mode, ``(n,)``."""
+        self._evaluating(params)
+        with no_grad():
+            return torch.cat([self._losses(part) for part in _chunks(batch)])
+
+    def distilled(
+        self,
+        params: Vector,
+        batch: Batch,
+        logits: Tensor,
+        temperature: float = 2.0,
+        classes: Tensor | None = None,
+        form: OutputForm = "softmax",
+    ) -> Vector:
+        """Gradient of the distillation loss in training mode; the buffers stay as they are."""
+        buffers = self.buffers
+        self._training(params)
+        pair = self._forward(batch.x), logits.to(self.device)
+        if classes is not None:
+            pair = pair[0][:, classes.to(self.device)], pair[1][:, classes.to(self.device)]
+        losses = distillation_losses(*pair, temperature, form)
+        gradient = self.flat.gradient(losses @ batch.weight.to(losses))
+        self.buffers = buffers
+        return gradient
 
     def features(self, params: Vector, x: Tensor, layer: str | None = None) -> Tensor:
         """Inputs of a named layer, by default of the last linear one, ``(n, k)``.
@@ -133,7 +164,7 @@ class TorchObjective:
         sums = params.new_zeros(2, numbers)
         for part in _chunks(batch, most):
             x = self._placed(part.x) if quick else self.encode(part.x)
-            placed = Batch(x, part.y.to(self.device), part.weight)
+            placed = Batch(x, part.y.to(self.device), part.weight, part.offset)
             found = (moments if quick else reference_moments)(self.flat.module, names, placed)
             for total, one in zip(sums, zip(*found, strict=True), strict=True):
                 total.add_(torch.cat([part.reshape(-1) for part in one]))
@@ -199,6 +230,11 @@ class TorchObjective:
         what = "no linear layer: name another" if name is None else f"no layer {name!r}"
         raise SpecError(f"the model has {what}; its layers are {', '.join(layers)}")
 
+    def _training(self, params: Vector) -> None:
+        self.flat.bind(params)
+        if not self.flat.module.training:
+            self.flat.module.train()
+
     def _evaluating(self, params: Vector) -> None:
         self.flat.bind(params)
         if self.flat.module.training:
@@ -230,9 +266,13 @@ class TorchObjective:
 
     def _weighted(self, batch: Batch) -> Tensor:
         """Weighted loss in the module's current mode."""
-        logits = self._forward(batch.x)
-        losses = functional.cross_entropy(logits, batch.y.to(self.device), reduction="none")
+        losses = self._losses(batch)
         return losses @ batch.weight.to(losses)
+
+    def _losses(self, batch: Batch) -> Tensor:
+        """Loss of every sample in the module's current mode."""
+        logits = shifted(self._forward(batch.x), batch.offset)
+        return functional.cross_entropy(logits, batch.y.to(self.device), reduction="none")
 
     def _only_last(self, spans: Spans) -> bool:
         """Check for the last layer alone, of a model of this package: its gradients need no backward pass."""
@@ -256,7 +296,7 @@ class TorchObjective:
         for part in _chunks(batch):
             with no_grad():
                 seen = module.embed(self._placed(part.x))
-                signal = module.fc(seen).softmax(1)
+                signal = shifted(module.fc(seen), batch.offset).softmax(1)
                 signal[torch.arange(len(seen)), part.y.to(self.device)] -= 1
                 weight = part.weight.to(seen)
                 for power, total in zip(powers, sums, strict=True):
@@ -306,4 +346,4 @@ def _flat_gradient(value: Tensor, chosen: list[Tensor]) -> Vector:
 
 def _chunks(batch: Batch, most: int = CHUNK_SAMPLES) -> Iterator[Batch]:
     parts = (torch.split(t, most) for t in (batch.x, batch.y, batch.weight))
-    return (Batch(*part) for part in zip(*parts, strict=True))
+    return (Batch(x, y, weight, batch.offset) for x, y, weight in zip(*parts, strict=True))

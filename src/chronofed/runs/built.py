@@ -4,18 +4,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import torch
+from torch import Tensor
 
 from chronofed.clients.deletion import check_deletions
 from chronofed.core.errors import SpecError
 from chronofed.data.dataset import Dataset
 from chronofed.data.holdout import with_validation
 from chronofed.engines.auto import EngineChoice, choose
-from chronofed.methods.method import check, check_buffers
+from chronofed.methods.method import check, check_buffers, check_samples
 from chronofed.models.classification import Classification
 from chronofed.runs.identity import digest_data, identify
 from chronofed.runs.load_spec import locate_data
+from chronofed.runs.server_data import digest_samples, load_server_samples, without_held_out
 from chronofed.runs.spec import FOREVER, Experiment
 from chronofed.scenarios import Scenario
 
@@ -30,6 +33,7 @@ class BuiltRun:
         scenario: Who takes part when, with which data.
         rounds: Rounds in all.
         data_digest: Digest of the data.
+        server_samples: Unlabelled samples of the server, if it has any.
     """
 
     experiment: Experiment
@@ -37,6 +41,7 @@ class BuiltRun:
     scenario: Scenario
     rounds: int
     data_digest: str
+    server_samples: Tensor | None = None
 
     @property
     def identity(self) -> dict[str, str]:
@@ -62,6 +67,8 @@ def build(
     data: Path | None = None,
     beside: Path | None = None,
     check_identity: Callable[[dict[str, str]], None] | None = None,
+    *,
+    on_client: bool = False,
 ) -> BuiltRun:
     """Load the data, make task and scenario, and refuse what cannot work.
 
@@ -70,21 +77,28 @@ def build(
         data: Folder of data files.
         beside: Folder that a relative data path starts from; by default the current one.
         check_identity: Called with the identity as soon as the data are loaded: other data may not even fit.
+        on_client: Whether this is the machine of a client, which does not have the server's own samples.
 
     Raises:
         SpecError: If the parts do not fit together.
         IncompatibleError: If the scenario cannot serve the method.
     """
     check_device(experiment.device)
+    if on_client:
+        experiment = msgspec.structs.replace(experiment, server_data=None)
     experiment = locate_data(experiment, beside or Path.cwd(), data)
-    dataset = experiment.data.load(data, experiment.seed)
-    data_digest = digest_data(dataset)
+    loaded = experiment.data.load(data, experiment.seed)
+    samples = load_server_samples(experiment, loaded, data)
+    data_digest = digest_data(loaded) + digest_samples(samples)
     if check_identity is not None:
         check_identity(identify(experiment, data_digest))
-    dataset = _split(experiment, dataset)
+    dataset = _split(experiment, loaded)
+    samples = without_held_out(samples, (loaded.test, loaded.validation, dataset.test))
     scenario = experiment.scenario.on(dataset, experiment.seed)
     task, rounds = experiment.task(dataset), _rounds(experiment, scenario)
-    built = BuiltRun(experiment, task, scenario, rounds, data_digest)
+    built = BuiltRun(experiment, task, scenario, rounds, data_digest, samples)
+    if not on_client:
+        check_samples(experiment.method, samples)
     _check(built)
     return built
 

@@ -53,6 +53,8 @@ class Experiment(Config):
         seed: Root of all randomness.
         rounds: Number of rounds; by default as many as the scenario has. ``forever``: until it is stopped.
         data: The data set.
+        server_data: Source of unlabelled samples on the server, for a backbone that refines the model on them.
+            Only the inputs of its training samples are used; those that are also evaluated on are left out.
         model: The model.
         scenario: Who takes part when, with which data.
         method: How to learn.
@@ -77,6 +79,7 @@ class Experiment(Config):
     seed: Natural = 0
     rounds: Count | Literal["forever"] | None = None
     data: DataSettings = Images()
+    server_data: DataSettings | None = None
     model: ModelSettings = Mlp()
     scenario: ScenarioSettings = Subsets()
     method: Method = Method()
