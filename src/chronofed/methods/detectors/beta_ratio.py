@@ -39,7 +39,7 @@ class BetaRatio(Detector, tag="beta-ratio"):
         sensitivity: :math:`\lambda`, the relative fall of the mean from which on a split counts.
         threshold: Least score of a change; by default :math:`-\log 0.05`.
         form: The score.
-        limit: Most numbers to keep; the oldest leave.
+        limit: Most numbers to keep, at least twice the window; the oldest leave.
     """
 
     reference: ClassVar[str] = (
@@ -51,6 +51,13 @@ class BetaRatio(Detector, tag="beta-ratio"):
     threshold: NonNegative = -math.log(0.05)
     form: Literal["two-sided", "one-sided"] = "two-sided"
     limit: Count = 1000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.limit < 2 * self.window:
+            raise ValueError(
+                f"BetaRatio.limit: {self.limit} numbers have no split; use {2 * self.window} or more"
+            )
 
     def init(self) -> Record:
         """Return a state of no numbers."""
@@ -67,10 +74,10 @@ class BetaRatio(Detector, tag="beta-ratio"):
 
     def scores(self, values: Tensor) -> Tensor:
         """Return the score of every split, from ``window`` on; minus infinity where the mean does not fall."""
-        total, n = _moments(values.clamp(MARGIN, 1 - MARGIN)), len(values)
-        splits = torch.arange(self.window, n - self.window + 1)
-        if not len(splits):
+        if len(values) < 2 * self.window:
             return torch.empty(0, dtype=torch.float64)
+        total = _moments(values.clamp(MARGIN, 1 - MARGIN))
+        splits = torch.arange(self.window, len(values) - self.window + 1)
         before, every = total[:, splits], total[:, -1:]
         after = every - before
         shapes = [_fitted(part) for part in (before, after, every)]
