@@ -70,7 +70,8 @@ class Tracing(Backbone):
     stateful: ClassVar = True
 
     def init_client(self, params):
-        return {"key": torch.tensor(-1), "seen": torch.tensor(0.0), "sources": torch.tensor([-1])}
+        none = torch.empty(0, dtype=torch.int64)
+        return {"key": torch.tensor(-1), "seen": torch.tensor(0.0), "sources": none}
 
     def gradient(self, params, server, local):
         grad = local.stochastic_gradient(params)

@@ -115,7 +115,8 @@ def test_teachers_that_make_no_sense_are_refused(change):
 
 def test_what_differs_by_client_is_packed_for_each():
     writer, common = OrderWriter("00c0ffee", "m"), {"params": torch.zeros(18)}
-    same = [writer.write(order(client=i, server=common), "train")[1].body for i in range(2)]
+    first = order(server=common)
+    same = [writer.write(replace(first, client=i), "train")[1].body for i in range(2)]
     assert same[0] is same[1]
     own = [order(client=i, server={"params": torch.full((18,), float(i))}) for i in (0, 1, 0)]
     found = [travelled(one).server["params"][0].item() for one in own]

@@ -131,7 +131,7 @@ class OrderCheck:
             return None
         for name, tensor in self.method.backbone.init_client(self.objective.flat.read()).items():
             kept = state.backbone_state.get(name)
-            problem = "missing" if kept is None else tensor_spec(tensor).problem(kept)
+            problem = "missing" if kept is None else _growing(tensor).problem(kept)
             if problem is not None:
                 return f"the client's own state: {name}: {problem}; was it kept for another model?"
         return None
@@ -185,6 +185,11 @@ class OrderCheck:
             or TensorSpec(torch.float64, (n,)).problem(weight)
             or self._wrong_classes("labels", samples.y)
         )
+
+
+def _growing(first: Tensor) -> TensorSpec:
+    """Return the form of a tensor in a client state: an axis that is empty at first may have any length."""
+    return TensorSpec(first.dtype, tuple(n or None for n in first.shape))
 
 
 def with_time_limit(objective: TorchObjective, limit_s: float) -> Objective:

@@ -133,7 +133,7 @@ class Backbone(Kind, kw_only=True):
         return {"params": params.clone()}
 
     def init_client(self, params: Vector) -> Record:
-        """Return the first state of a new client."""
+        """Return the first state of a new client; only an axis that is empty here may change its length."""
         return {}
 
     def broadcast(self, server: Record) -> Record:
