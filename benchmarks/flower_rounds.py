@@ -26,7 +26,7 @@ from chronofed.flower.app import new_app
 from chronofed.flower.local import LocalFederation
 from chronofed.methods.local import Local
 from chronofed.methods.surrogate import Surrogate
-from chronofed.training.evaluation import Evaluate
+from chronofed.training.evaluate import Evaluate
 
 MODELS = {"small": (128,), "large": (3000, 2900)}  # 0.4 MB and 44 MB
 LOOPBACK = Path("/sys/class/net/lo/statistics/tx_bytes")

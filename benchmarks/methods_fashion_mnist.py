@@ -34,9 +34,9 @@ from chronofed.reports.groups import Group, groups
 from chronofed.reports.runs import RunView
 from chronofed.runs import runner
 from chronofed.runs.spec import Checkpoint
-from chronofed.studies.paired import paired
-from chronofed.training.evaluation import Evaluate
+from chronofed.training.evaluate import Evaluate
 from chronofed.training.measure import Column
+from chronofed.training.paired import paired
 
 FULL = {"*": 1.0}
 METHODS = {

@@ -17,7 +17,7 @@ from sphinx.util.typing import ExtensionMetadata
 import chronofed
 from chronofed.cli.main import INTERRUPTED, build_parser
 from chronofed.core import errors
-from chronofed.training.measures import MEASURES
+from chronofed.training.measures import MEASURES, OPTIONAL
 
 ROOT = Path(__file__).parents[2]
 RULE = ROOT / "tests" / "unit" / "test_project.py"  # the test that keeps imports pointing one way
@@ -73,6 +73,9 @@ class ExitCodes(Generated):
 class Measures(Generated):
     """``.. measures::``: the registry of measures."""
 
+    measures = MEASURES
+    first = (("``round``", "rounds finished", "", "", "``rounds``"),)
+
     def lines(self) -> list[str]:
         """Return a row for every measure of an evaluation."""
         rows = [
@@ -85,15 +88,22 @@ class Measures(Generated):
                 if "summary" in measure.shown
                 else "",
             )
-            for measure in MEASURES
+            for measure in self.measures
             if measure.compute
         ]
         headings = ("key", "meaning", "unit", "better", "in ``summary.json``")
         return list_table(
             headings,
-            [("``round``", "rounds finished", "", "", "``rounds``"), *rows],
+            [*self.first, *rows],
             (21, 43, 9, 8, 19),
         )
+
+
+class OptionalMeasures(Measures):
+    """``.. optional-measures::``: measures that ``evaluate.measures`` can name."""
+
+    measures = OPTIONAL
+    first = ()
 
 
 class CommandHelp(Generated):
@@ -184,6 +194,7 @@ def setup(app: Sphinx) -> ExtensionMetadata:
     app.add_directive("exit-codes", ExitCodes)
     app.add_directive("command-help", CommandHelp)
     app.add_directive("measures", Measures)
+    app.add_directive("optional-measures", OptionalMeasures)
     app.add_directive("public-api", PublicApi)
     app.add_directive("contract", Contract)
     app.connect("autodoc-process-signature", readable)

@@ -61,6 +61,10 @@ from chronofed.methods.memories.curvature import Fisher as Fisher
 from chronofed.methods.memories.curvature import Hutchinson as Hutchinson
 from chronofed.methods.memories.curvature import SquaredGradient as SquaredGradient
 from chronofed.methods.method import Method as Method
+from chronofed.methods.schedules import Constant as Constant
+from chronofed.methods.schedules import Cosine as Cosine
+from chronofed.methods.schedules import LearningRateSchedule as LearningRateSchedule
+from chronofed.methods.schedules import Step as Step
 from chronofed.methods.surrogate import Pool as Pool
 from chronofed.methods.surrogate import Quadratic as Quadratic
 from chronofed.methods.surrogate import Surrogate as Surrogate
@@ -81,6 +85,15 @@ from chronofed.methods.wrappers import FedOpt as FedOpt
 from chronofed.methods.wrappers import Private as Private
 from chronofed.models.classification import Classification as Classification
 from chronofed.models.layers import Scale as Scale
+from chronofed.models.losses import Absolute as Absolute
+from chronofed.models.losses import CrossEntropy as CrossEntropy
+from chronofed.models.losses import Huber as Huber
+from chronofed.models.losses import Loss as Loss
+from chronofed.models.losses import Quantile as Quantile
+from chronofed.models.losses import Squared as Squared
+from chronofed.models.regression import Regression as Regression
+from chronofed.models.supervised import Score as Score
+from chronofed.models.supervised import SupervisedTask as SupervisedTask
 from chronofed.models.zoo import Cnn as Cnn
 from chronofed.models.zoo import Cnn1d as Cnn1d
 from chronofed.models.zoo import Custom as Custom
@@ -103,9 +116,10 @@ from chronofed.scenarios import Subsets as Subsets
 from chronofed.scenarios import Visit as Visit
 from chronofed.scenarios import Window as Window
 from chronofed.scenarios.base import Plan as Plan
-from chronofed.training.evaluation import Evaluate as Evaluate
+from chronofed.training.evaluate import Evaluate as Evaluate
 from chronofed.training.loop import Snapshot as Snapshot
 from chronofed.training.loop import run as run
 from chronofed.training.measure import Measure as Measure
+from chronofed.training.stopping import Stop as Stop
 
 __version__: str

@@ -34,6 +34,7 @@ size = 4
 lr = 0.1
 steps = 1
 [evaluate]
+protocol = "holdout"
 seen = 20
 [checkpoint]
 every = 2

@@ -28,6 +28,5 @@ class ShuffledWorkers(SerialEngine):
             answers = list(pool.map(one, orders))
         random.Random(plan.round).shuffle(answers)
         for result, client_state in answers:
-            if method.stateful:
-                self.client_states[result.client] = client_state
+            self.store_state(method, result.client, client_state)
             yield result

@@ -19,7 +19,7 @@ from chronofed.flower.app import new_app
 from chronofed.flower.local import LocalFederation
 from chronofed.runs import RunDirectory, runner
 from chronofed.runs.checkpoint import load_latest
-from chronofed.training.evaluation import Evaluate
+from chronofed.training.evaluate import Evaluate
 
 HAVE = importlib.util.find_spec("flwr") is not None
 NEEDS_FLOWER = pytest.mark.skipif(

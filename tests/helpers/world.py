@@ -22,3 +22,16 @@ def blobs(seed: int = 0, dtype: torch.dtype = torch.float32) -> Dataset:
 def same(a: Snapshot, b: Snapshot) -> bool:
     """Compare bit for bit: server, buffers, client states, the server's past, learned weights, traffic."""
     return encode(a) == encode(b)
+
+
+def slopes(seed: int = 0, dtype: torch.dtype = torch.float32) -> Dataset:
+    """A linear target with a little noise, scaled: a regression."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = torch.tensor([0.8, -0.4, 0.3, 0.2, -0.2], dtype=torch.float64)
+
+    def draw(n: int) -> Samples:
+        x = torch.randn(n, 5, generator=generator, dtype=torch.float64)
+        noise = torch.randn(n, generator=generator, dtype=torch.float64)
+        return Samples(x.to(dtype), (x @ weights + 0.1 * noise).to(dtype))
+
+    return Dataset("slopes", draw(1200), draw(300), ())

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -293,7 +294,7 @@ def test_help_fits_a_terminal(capsys):
 def test_spec(call):
     code, out, _ = call("spec", "train")
     assert code == 0
-    assert "  lr            number > 0; default: 0.05\n" in out
+    assert re.search(r"^  lr +number > 0; default: 0.05$", out, re.MULTILINE)
     assert max(map(len, out.splitlines())) <= 80
     code, out, _ = call("spec", "scenario.subsets")
     assert out.startswith('[scenario]  kind = "subsets"\n')

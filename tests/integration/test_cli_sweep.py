@@ -58,7 +58,9 @@ def test_a_trial_is_judged_by_all_its_seeds(tmp_path, monkeypatch):
     sweep = Sweep(
         tmp_path / "spec.toml", [SearchRange("train.lr", ("0.1",))], tmp_path, seeds=(1, 0, 2)
     )
-    trial = SimpleNamespace(suggest_categorical=lambda key, options: options[0])
+    trial = SimpleNamespace(
+        suggest_categorical=lambda key, options: options[0], set_user_attr=lambda key, value: None
+    )
     assert sweep._value(trial, lambda number, progress: None) == pytest.approx(0.5)
 
 
@@ -191,7 +193,8 @@ def test_scrambled_test_labels_change_a_value_only_if_asked_for(call, scramble, 
 def test_scrambled_test_rows_of_a_table_do_not_change_a_value(tmp_path):
     lines = [f"{'ab'[k % 2]},{k},{int(k % 7 > 3)},{k % 7}" for k in range(120)]
     (tmp_path / "table.toml").write_text(
-        '[data]\nkind = "table"\npath = "t.csv"\nperiod = "40"\n'
+        '[data]\nkind = "table"\npath = "t.csv"\nperiod = "40"\ntask = "classification"\n'
+        'test = 0.2\n[evaluate]\nprotocol = "holdout"\n'
         '[scenario]\nkind = "periods"\n[model]\nkind = "linear"\n'
     )
 

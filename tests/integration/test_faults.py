@@ -14,7 +14,7 @@ from chronofed.runs import RunDirectory, runner
 from chronofed.runs.built import build
 from chronofed.runs.checkpoint import load_latest
 from chronofed.runs.spec import Checkpoint
-from chronofed.training.evaluation import Evaluate
+from chronofed.training.evaluate import Evaluate
 
 EXPERIMENT = Experiment(
     rounds=9,

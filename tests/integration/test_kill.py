@@ -12,7 +12,7 @@ from chronofed.core import atomic
 from chronofed.runs import RunDirectory, runner
 from chronofed.runs.built import build
 from chronofed.runs.spec import Checkpoint
-from chronofed.training.evaluation import Evaluate
+from chronofed.training.evaluate import Evaluate
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["chronofed.runs.runner"])

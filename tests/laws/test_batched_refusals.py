@@ -58,24 +58,24 @@ def test_every_attribute_of_an_objective_is_read_by_the_kernel(task):
     assert set(vars(task.objective())) == OBJECTIVE_FIELDS
 
 
-class Clipping(Train):
+class Unforeseen(Train):
     """Local training with a setting of tomorrow."""
 
-    clip_norm: float | None = None
-    nesterov: bool = False
+    accumulate: float | None = None
+    lookahead: bool = False
 
 
 def test_a_new_setting_of_local_training_is_refused_unless_it_is_off(task, scenario):
-    assert unsupported(Method(), task, Clipping(lr=0.1)) is None
-    reason = "Clipping.clip_norm is set, which the kernel does not read"
-    falls_back(Method(), task, reason, Clipping(clip_norm=1.0))
-    reason = "Clipping.nesterov is set, which the kernel does not read"
-    falls_back(Method(), task, reason, Clipping(nesterov=True))
+    assert unsupported(Method(), task, Unforeseen(lr=0.1)) is None
+    reason = "Unforeseen.accumulate is set, which the kernel does not read"
+    falls_back(Method(), task, reason, Unforeseen(accumulate=1.0))
+    reason = "Unforeseen.lookahead is set, which the kernel does not read"
+    falls_back(Method(), task, reason, Unforeseen(lookahead=True))
     with (
         BatchedEngine(task) as engine,
-        pytest.raises(IncompatibleError, match=r"engine batched: Clipping\.nesterov is set"),
+        pytest.raises(IncompatibleError, match=r"engine batched: Unforeseen.lookahead is set"),
     ):
-        next(run(Method(), scenario, task, train=Clipping(nesterov=True), engine=engine))
+        next(run(Method(), scenario, task, train=Unforeseen(lookahead=True), engine=engine))
 
 
 class WithHead(Method):
@@ -209,7 +209,7 @@ class Patched(Classification):
         return objective
 
 
-@pytest.mark.parametrize("attribute", ["loss", "gradient", "augment"])
+@pytest.mark.parametrize("attribute", ["price", "gradient", "augment"])
 def test_an_attribute_of_an_objective_that_is_not_read_is_refused(data, attribute):
     task = Patched(data, Linear(), attribute=attribute)
     reason = unsupported(Method(), task)

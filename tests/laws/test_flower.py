@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from chronofed import CoreSet, Experiment, FedAvg, Method, Scaffold, Train
+from chronofed import CoreSet, Ditto, Experiment, FedAvg, Method, Scaffold, Step, Train
 from chronofed.clients.messages import Order
 from chronofed.clients.screening import Screen
 from chronofed.clients.store import ClientStore
@@ -92,6 +92,30 @@ def test_client_states_are_those_of_the_serial_engine(world, task, train_for, tm
             kept, right = client_store.client_state(), serial.client_states[node - 100]
         assert torch.equal(kept.backbone_state["control"], right.backbone_state["control"])
         assert [(k.round, k.key) for k in kept.items] == [(k.round, k.key) for k in right.items]
+
+
+@pytest.mark.parametrize("backbone", [FedAvg(), Ditto()], ids=lambda b: type(b).__name__)
+def test_optimisers_and_rates_are_those_of_the_serial_engine(backbone, world, task, train_for):
+    """The order carries the rate of its round; what is kept of AdamW stays in the client store."""
+    settings = Train(
+        lr=0.05,
+        batch_size=16,
+        steps=4,
+        optimizer="adamw",
+        optimizer_state="keep",
+        clip_norm=1.0,
+        schedule=Step(every=1, factor=0.5),
+    )
+    serial, there = SerialEngine(task), world(Method(backbone))
+    here = train_for(Method(backbone), 3, engine=serial, settings=settings)
+    assert same(train_for(Method(backbone), 3, engine=there.engine, settings=settings), here)
+    for node, client_node in there.transport.client_nodes.items():
+        with ClientStore(client_node.store_path(RUN)) as client_store:
+            kept, right = client_store.client_state(), serial.client_states[node - 100]
+        assert kept.backbone_state.keys() == right.backbone_state.keys()
+        assert kept.optimizer_state.keys() == right.optimizer_state.keys()
+        for name, tensor in right.optimizer_state.items():
+            assert torch.equal(kept.optimizer_state[name], tensor)
 
 
 def test_a_client_that_fails_once_is_asked_again_and_nothing_is_lost(world, train_for):

@@ -22,7 +22,7 @@ from chronofed.flower.node import ClientNode, ScenarioData, SourceData
 from chronofed.flower.settings import Federation
 from chronofed.runs import runner
 from chronofed.runs.built import build
-from chronofed.training.evaluation import Evaluate
+from chronofed.training.evaluate import Evaluate
 from tests.helpers.fake_transport import FakeClock, FakeTransport
 
 EXPERIMENT = Experiment(

@@ -25,7 +25,8 @@ from chronofed.core.types import Batch
 from chronofed.methods.memories import MemoryItem
 from chronofed.methods.probe import probe, sketch
 from chronofed.methods.weighting import Correlated, Merged, Optimal, Timeline
-from chronofed.training.evaluation import Evaluate, Evaluator
+from chronofed.training.evaluate import Evaluate
+from chronofed.training.evaluation import Evaluator
 
 ROUNDS = 50
 

@@ -264,3 +264,8 @@ def test_the_batched_objective_knows_shapes_and_refuses_the_rest():
         IncompatibleError, match=r"Batch\.offset is set, which the kernel does not read"
     ):
         batched.loss_gradient(w, Batch(batch.x, batch.y, batch.weight, OFFSET), (slice(0, 3),))
+
+
+def test_a_regression_has_nothing_to_distil():
+    with pytest.raises(IncompatibleError, match="there is one output"):
+        distillation_losses(draw(4, 1), draw(4, 1), T)

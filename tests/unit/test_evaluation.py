@@ -15,9 +15,9 @@ from chronofed import (
     Ditto,
     Linear,
     Method,
+    Periods,
     Samples,
     Stateless,
-    Subsets,
 )
 from chronofed.clients.cache import StateCache
 from chronofed.clients.state import ClientState
@@ -25,7 +25,8 @@ from chronofed.data.dataset import Origin
 from chronofed.models.zoo import Custom
 from chronofed.scenarios import Visit
 from chronofed.training.drift import _drifts, _latest_visits
-from chronofed.training.evaluation import Evaluate, Evaluator
+from chronofed.training.evaluate import Evaluate
+from chronofed.training.evaluation import Evaluator
 from chronofed.training.period_accuracy import AccuracyHistory, PeriodAccuracy
 from chronofed.training.summary import recovery, summarise
 
@@ -60,7 +61,7 @@ def test_test_set(task, evaluator, snapshots):
 
 @pytest.mark.parametrize("workers", [2, 3, 50])
 def test_numbers_do_not_depend_on_workers(task, scenario, snapshots, workers, monkeypatch):
-    monkeypatch.setattr("chronofed.models.classification.EVALUATION_BATCH", 7)  # many batches
+    monkeypatch.setattr("chronofed.models.supervised.EVALUATION_BATCH", 7)  # many batches
     alone, many = (
         Evaluator(task, scenario, Method(), Evaluate(), seed=0, workers=n)(snapshots[3]).measures
         for n in (1, workers)
@@ -228,10 +229,11 @@ def test_a_client_without_test_samples_is_left_out_of_the_mean(measured, task, s
     """Not a number is not an accuracy of anybody else."""
     rows = len(task.data.test)
     whose = np.arange(rows) % 3 if measured else np.full(rows, 9)  # of 4 clients
-    nobody = np.zeros(len(task.data.train), dtype=np.int64)
-    origin = Origin(tuple("abcd"), ("p",), nobody, nobody, whose, np.zeros(rows, dtype=np.int64))
+    zeros = np.zeros(len(task.data.train), dtype=np.int64)
+    holds = np.arange(len(zeros)) % 4
+    origin = Origin(tuple("abcd"), ("p",), holds, zeros, whose, np.zeros(rows, dtype=np.int64))
     table = Classification(replace(task.data, origin=origin), Linear())
-    scenario = Subsets(clients=4, subsets=1, client_alpha=1.0).on(table.data, seed=0)
+    scenario = Periods(rounds_per_period=3).on(table.data, seed=0)
     lost = torch.zeros(18)  # always answers class 0
     states = {i: ClientState({"personal": lost}) for i in range(4)}
     evaluator = Evaluator(table, scenario, Method(Ditto()), Evaluate(), seed=0)

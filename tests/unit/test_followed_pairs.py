@@ -9,7 +9,8 @@ import pytest
 from chronofed import Method
 from chronofed.data.dataset import Origin
 from chronofed.training import evaluation
-from chronofed.training.evaluation import Evaluate, Evaluator
+from chronofed.training.evaluate import Evaluate
+from chronofed.training.evaluation import Evaluator
 from chronofed.training.followed_pairs import FollowedPairs
 from chronofed.training.period_accuracy import PeriodAccuracy
 from chronofed.training.summary import summarise

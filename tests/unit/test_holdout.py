@@ -14,7 +14,7 @@ from chronofed.data.dataset import Dataset, Origin
 from chronofed.data.holdout import Holdout, with_validation
 from chronofed.data.settings import Images
 from chronofed.runs.built import build
-from chronofed.training.evaluation import Evaluate
+from chronofed.training.evaluate import Evaluate
 
 
 def order(rows):
@@ -32,10 +32,11 @@ tables = st.lists(st.lists(st.integers(0, 14), min_size=1, max_size=4), min_size
 shares = st.sampled_from([0.0, 0.1, 0.2, 0.5])
 
 
+@pytest.mark.parametrize("rule", ["blocks", "latest"])
 @given(tables, shares, shares, st.integers(0, 3), st.integers(0, 5))
-def test_blocks_keep_their_distance_from_all_other_purposes(rows, test, validation, gap, seed):
+def test_held_out_rows_keep_their_distance(rule, rows, test, validation, gap, seed):
     client, period = order(rows)
-    split = Holdout(test, validation, blocks=True, gap=gap).split(client, period, seed)
+    split = Holdout(test, validation, rule, gap).split(client, period, seed)
     purposes = np.stack([split.train, split.validation, split.test])
     assert (purposes.sum(axis=0) <= 1).all()
     if not gap:
@@ -51,7 +52,7 @@ def test_blocks_keep_their_distance_from_all_other_purposes(rows, test, validati
 
 @given(tables, shares, shares, st.integers(0, 3), st.booleans())
 def test_later_periods_change_no_purpose(rows, test, validation, gap, blocks):
-    rule = Holdout(test, validation, blocks, gap if blocks else 0)
+    rule = Holdout(test, validation, "blocks" if blocks else "random", gap if blocks else 0)
     client, period = order(rows)
     whole = rule.split(client, period, seed=0)
     early = period < 2
@@ -60,26 +61,50 @@ def test_later_periods_change_no_purpose(rows, test, validation, gap, blocks):
         np.testing.assert_array_equal(getattr(whole, name)[early], getattr(part, name))
 
 
-@given(tables, shares, st.integers(0, 3), st.booleans())
-def test_test_rows_do_not_depend_on_validation(rows, test, gap, blocks):
+@given(tables, shares, st.integers(0, 3), st.sampled_from(["blocks", "random", "latest"]))
+def test_test_rows_do_not_depend_on_validation(rows, test, gap, rule):
     client, period = order(rows)
     one, other = (
-        Holdout(test, share, blocks, gap if blocks else 0).split(client, period, seed=0)
+        Holdout(test, share, rule, gap if rule != "random" else 0).split(client, period, seed=0)
         for share in (0.0, 0.2)
     )
     np.testing.assert_array_equal(one.test, other.test)
     assert not one.validation.any()
 
 
-@pytest.mark.parametrize("blocks", [True, False])
-def test_shares_are_those_of_every_client_and_period_but_never_all(blocks):
+@pytest.mark.parametrize("rule", ["blocks", "random"])
+def test_shares_are_those_of_every_client_and_period_but_never_all(rule):
     client, period = order([[20, 10], [1, 5]])
-    split = Holdout(0.2, 0.1, blocks).split(client, period, seed=0)
+    split = Holdout(0.2, 0.1, rule).split(client, period, seed=0)
     group = 2 * client + period
     assert np.bincount(group[split.test], minlength=4).tolist() == [4, 2, 0, 1]
     assert np.bincount(group[split.validation], minlength=4).tolist() == [2, 1, 0, 1]
-    most = Holdout(1.0, 1.0, blocks).split(client, period, seed=0)
+    most = Holdout(1.0, 1.0, rule).split(client, period, seed=0)
     assert np.bincount(group[most.train], minlength=4).tolist() == [1, 1, 1, 1]
+
+
+def test_the_latest_are_the_last_periods_of_all_clients():
+    client, period = order(
+        [[6, 6, 6, 2], [0, 4, 4, 2], [2]]
+    )  # by period 8, 10, 10 and 4 of 32 rows
+    split = Holdout(0.1, rule="latest").split(client, period, seed=0)
+    assert (period[split.test].tolist(), int(split.train.sum())) == ([3] * 4, 28)
+    split = Holdout(0.4, 0.2, "latest").split(client, period, seed=0)
+    # Of 14 or 4 rows, 14 are nearer to 12.8; of 18 that are left, 10 of period 1 are nearest to 3.6.
+    assert sorted(set(period[split.test].tolist())) == [2, 3]
+    assert set(period[split.validation].tolist()) == {1}
+    assert set(period[split.train].tolist()) == {0}
+    most = Holdout(1.0, rule="latest").split(client, period, seed=0)
+    assert set(period[most.train].tolist()) == {0}
+
+
+def test_a_gap_before_the_latest_is_taken_from_training():
+    client, period = order([[3, 3], [3], [3, 1]])
+    split = Holdout(0.3, gap=2, rule="latest").split(client, period, seed=0)
+    left = np.bincount(client[split.train], minlength=3)
+    # The second client has no test rows that its own could overlap with.
+    assert left.tolist() == [1, 3, 1]
+    assert np.bincount(client[split.test], minlength=3).tolist() == [3, 0, 1]
 
 
 def test_a_block_is_of_rows_that_follow_each_other_at_any_place():

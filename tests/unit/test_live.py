@@ -87,10 +87,10 @@ def test_the_list_says_how_runs_are(tmp_path):
     assert next(iter(rows)) == "now"  # what runs comes first
     assert rows["now"]["eta"] == 12.0  # six rounds of two seconds
     assert rows["done"]["eta"] is None
-    assert (rows["done"]["name"], rows["done"]["seed"], rows["done"]["accuracy"]) == (
+    assert (rows["done"]["name"], rows["done"]["seed"], rows["done"]["headline"]) == (
         "Done",
         3,
-        0.3,
+        "30.0%",
     )
     assert rows["bad"]["note"] == "it broke"
 
@@ -109,7 +109,7 @@ def test_what_did_not_change_is_not_read_again(tmp_path, monkeypatch):
     runs[0].append({"round": 4, "test_accuracy": 0.9, "test_loss": 1.0}, {"total": 2.0})
     rows = {r["id"]: r for r in index.rows()}
     assert read_again == ["0"]
-    assert rows["0"]["accuracy"] == 0.9
+    assert rows["0"]["headline"] == "90.0%"
     with runs[0].lock():  # no file changes, but the state does
         assert {r["id"]: r["state"] for r in index.rows()}["0"] == "running"
     assert {r["id"]: r["state"] for r in index.rows()}["0"] == "stopped"

@@ -17,9 +17,10 @@ from chronofed.reports.runs import RunView
 from chronofed.reports.terminal.comparison import comparison
 from chronofed.runs import RunDirectory, runner
 from chronofed.runs.built import build
-from chronofed.training.evaluation import Evaluate, Evaluator
+from chronofed.training.evaluate import Evaluate
+from chronofed.training.evaluation import Evaluator
 from chronofed.training.measure import Column, read_displays
-from chronofed.training.measures import BY_KEY, MEASURES, columns
+from chronofed.training.measures import BY_KEY, MEASURES, OPTIONAL, columns, of_tasks
 from chronofed.training.summary import summarise
 
 MODULE = """
@@ -58,8 +59,8 @@ def start(path, *names):
 
 
 def test_keys_are_unique_and_described():
-    assert len(BY_KEY) == len(MEASURES)
-    assert all(measure.title and measure.description for measure in MEASURES)
+    assert len(BY_KEY) == len(MEASURES) + len(OPTIONAL)
+    assert all(measure.title and measure.description for measure in BY_KEY.values())
 
 
 def test_positions_are_unique_at_every_place():
@@ -80,7 +81,10 @@ def test_recipes_name_measures_that_exist():
 
 
 def test_columns_of_the_table():
-    assert [(c.key, c.heading, c.scale, c.digits, c.better) for c in columns()] == [
+    assert [
+        (c.key, c.heading, c.scale, c.digits, c.better)
+        for c in columns(of_tasks(["classification"]))
+    ] == [
         ("best5", "mean of best 5 %", 100, 2, "higher"),
         ("last", "last %", 100, 2, "higher"),
         ("anytime", "anytime %", 100, 2, "higher"),
@@ -168,7 +172,8 @@ def test_an_unfinished_run_is_summarised_with_its_own_measures(tmp_path):
         ("own_measures:MISSING", "cannot import 'own_measures:MISSING'"),
         ("own_measures:NUMBER", "'own_measures:NUMBER' is a int, not a Measure"),
         ("no_such_module:X", "No module named 'no_such_module'"),
-        ("own_measures", r"expected 'package\.module:NAME'"),
+        ("own_measures", r"use 'package\.module:NAME' or one of macro_f1"),
+        ("macro_fi", r"did you mean 'macro_f1'\?"),
         ("builtins:dict", "is a dict, not a Measure"),
     ],
 )

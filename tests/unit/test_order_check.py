@@ -107,3 +107,20 @@ def test_a_client_store_with_damaged_tables_is_one_line(tmp_path):
         database.commit()
     with pytest.raises(RunError, match="its tables are not those of a client store"):
         inspect(path)
+
+
+def test_a_kept_optimiser_of_another_model_is_refused(ordered):
+    check, order = ordered(Method())
+    train = Train(steps=2, optimizer="adamw", optimizer_state="keep")
+    order, size = replace(order, train=train), len(order.server["params"])
+    good = {f"0.{name}": t for name, t in train.first_state(order.server["params"]).items()}
+    assert check.problem(order, "train", ClientState(optimizer_state=good)) is None
+    short = {**good, "0.mean": torch.zeros(size - 1)}
+    problem = check.problem(order, "train", ClientState(optimizer_state=short))
+    assert problem.startswith("the client's own state: 0.mean: expected float32 of shape")
+    other = {"0.velocity": torch.zeros(size)}
+    problem = check.problem(order, "train", ClientState(optimizer_state=other))
+    assert problem.startswith("the client's own state: 0.velocity: unknown; was it kept")
+    # Nothing reads it if the optimiser is reset.
+    plain = replace(order, train=Train(steps=2))
+    assert check.problem(plain, "train", ClientState(optimizer_state=other)) is None

@@ -26,7 +26,8 @@ from chronofed.reports.figures.maps import draw_heatmap, draw_round_weights, rec
 from chronofed.reports.runs import RunView
 from chronofed.runs import runner
 from chronofed.scenarios import Subsets
-from chronofed.training.evaluation import Evaluate, Evaluator
+from chronofed.training.evaluate import Evaluate
+from chronofed.training.evaluation import Evaluator
 from chronofed.training.round_weights import AGES, round_weights
 from chronofed.training.scenario_summary import CLIENTS, ROUNDS, describe
 
@@ -197,6 +198,7 @@ def test_the_recorded_scenario_can_be_drawn(run):
 def test_runs_without_the_records(run, tmp_path):
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "spec.toml").write_text((run.path / "spec.toml").read_text())
+    (tmp_path / "old" / "metrics.jsonl").touch()
     old = RunView.read(tmp_path / "old")
     with pytest.raises(RunError, match=r"has no scenario\.json; draw its scenario from the data"):
         recorded_grid(old, 3)

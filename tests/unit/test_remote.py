@@ -22,7 +22,8 @@ from chronofed.runs import runner
 from chronofed.runs.built import build
 from chronofed.runs.load_spec import load, load_settings
 from chronofed.scenarios import OneShot, Plan, ScenarioSettings, Schedule, Visit
-from chronofed.training.evaluation import Evaluate, Evaluator
+from chronofed.training.evaluate import Evaluate
+from chronofed.training.evaluation import Evaluator
 from chronofed.training.scenario_summary import describe
 
 SPEC = """

@@ -10,8 +10,8 @@ from chronofed.reports.paper import applicability, evidence, findings_table, tab
 from chronofed.reports.results import Results
 from chronofed.runs import RunDirectory
 from chronofed.studies.load_recipe import load
-from chronofed.studies.paired import Paired, paired, student
 from chronofed.studies.study import Study
+from chronofed.training.paired import Paired, paired, student
 
 HEAD = """
 title = "Mini"

@@ -11,6 +11,7 @@ from chronofed.core.spec_io import from_table
 from chronofed.runs import load_spec, spec
 from chronofed.runs.built import build
 from chronofed.runs.spec import Checkpoint
+from chronofed.training.evaluate import Evaluate
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ def test_build_refuses_data_without_a_test_set(tmp_path):
     (tmp_path / "t.csv").write_text("y,client,time,x\n" + rows)
     data = Table(path=str(tmp_path / "t.csv"), period="10", test=0.0)
     with pytest.raises(SpecError, match=r"^data: no test samples; hold some rows out"):
-        build(Experiment(data=data, scenario=Periods()))
+        build(Experiment(data=data, scenario=Periods(), evaluate=Evaluate(protocol="holdout")))
 
 
 def test_augmentation_reaches_the_objective():

@@ -51,7 +51,7 @@ def refused(message, kind=DataError):
 
 
 def held_out(client, period, share, seed):
-    return Holdout(share, blocks=False).split(client, period, seed).test
+    return Holdout(share, rule="random").split(client, period, seed).test
 
 
 def prepared(values, train, standardise):
@@ -335,7 +335,11 @@ def test_groups_too_small_for_a_test_row_are_noted(load):
         (rows("a,1,,1"), {}, "no rows left: 1 rows left out: no y"),
         (rows("a,1,0,1", "a,1,1,1"), {"min_rows": 3}, "2 rows left out: 1 client-periods below 3"),
         (rows("a,1,0,1", "a,1,0,1"), {}, "target 'y' has only one class, '0'"),
-        (rows("a,1,0,1", "a,1,0.5,1"), {}, "row 3, column 'y': 0.5 is not a class"),
+        (
+            rows("a,1,0,1", "a,1,0.5,1"),
+            {"task": "classification"},
+            "row 3, column 'y': 0.5 is not a class",
+        ),
         (rows("a,1,2009-01-01,1"), {}, "target 'y' holds dates, not classes"),
         (rows("a,1,0,2009-01-01", "a,1,1,"), {}, "column 'f' holds dates, not features; name it"),
         (rows("a,1,0,1", "a,1,1,x"), {}, "row 3, column 'f': 'x' is not a number"),

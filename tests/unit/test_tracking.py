@@ -10,7 +10,7 @@ from chronofed.core.errors import DivergedError, MissingExtraError, SpecError
 from chronofed.runs import RunDirectory, runner, spec
 from chronofed.runs.built import build
 from chronofed.runs.tracking import Tracker, find_tracker
-from chronofed.training.evaluation import Evaluate
+from chronofed.training.evaluate import Evaluate
 
 EVALUATE = Evaluate(every=2, seen=0, periods="off")
 

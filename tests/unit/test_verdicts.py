@@ -6,8 +6,8 @@ import statistics
 import pytest
 
 from chronofed.studies.claims import Beats
-from chronofed.studies.paired import Paired, holm, paired
 from chronofed.studies.verdicts import Comparison, judge, multiplicity
+from chronofed.training.paired import Paired, holm, paired
 
 CLAIM = Beats(says="so", better=("A",), worse=("B",))
 # Student's t with two degrees of freedom, 90 %

@@ -24,11 +24,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Compare runs in a table with small curves, and in a report if asked for."""
-    from chronofed.reports.groups import groups
+    from chronofed.reports.groups import groups, tasks_of
     from chronofed.reports.runs import read_runs
     from chronofed.reports.terminal.comparison import comparison
     from chronofed.reports.terminal.sparklines import curves
     from chronofed.reports.web.page import write_report
+    from chronofed.training.measure import HEADLINES
+    from chronofed.training.measures import BY_KEY
 
     found = groups(read_runs(options.runs, every_file=bool(options.html)))
     if options.html:
@@ -38,10 +40,11 @@ def run(options: Namespace) -> int:
         emit_json([as_json(group) for group in found])
     else:
         emit(comparison(found, width=width()))
-        drawn = curves(found, width())
-        if drawn is not None:
-            emit("test accuracy %, mean over runs, by round")
-            emit(drawn)
+        for measure in (BY_KEY[HEADLINES[task]] for task in tasks_of(found)):
+            drawn = curves(found, width(), measure.key, measure.scale)
+            if drawn is not None:
+                emit(f"{measure.name} {measure.symbol}".strip() + ", mean over runs, by round")
+                emit(drawn)
     return 0
 
 

@@ -89,7 +89,7 @@ def experiments(rounds: int, seeds: int) -> "list[Experiment]":
     from chronofed.methods.method import Method
     from chronofed.runs.spec import Checkpoint, Experiment
     from chronofed.scenarios import Subsets
-    from chronofed.training.evaluation import Evaluate
+    from chronofed.training.evaluate import Evaluate
 
     methods = {
         "FedAvg": Method(FedAvg(), Forget()),

@@ -151,7 +151,7 @@ def _local(options: Namespace) -> int:
     }
     check_federation(waiting)
     with progress(options.quiet or options.json) as bars:
-        move = bars.watch(experiment.name, experiment.evaluate.own_measures())
+        move = bars.watch(experiment.name, built.experiment.evaluate.own_measures())
 
         def watch(directory: "RunDirectory") -> None:
             history = directory.history()

@@ -26,8 +26,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_runs(parser)
     text = "the figure (.pdf, .svg or .png)"
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=text)
-    text = "for curves: a key of metrics.jsonl (default test_accuracy)"
-    parser.add_argument("--measure", default="test_accuracy", metavar="KEY", help=text)
+    text = "for curves: a key of metrics.jsonl (default test_accuracy, of a regression rmse)"
+    parser.add_argument("--measure", metavar="KEY", help=text)
     text = "for curves: evaluations in the moving mean (default 1)"
     parser.add_argument("--window", type=int, default=1, metavar="N", help=text)
     text = "for a heatmap: accuracy lost, or accuracy (default lost)"
@@ -59,10 +59,12 @@ def run(options: Namespace) -> int:
 def _curves(found: "list[Group]", options: Namespace) -> None:
     from chronofed.reports.figures.curves import draw_curves
     from chronofed.reports.groups import measures_of
+    from chronofed.training.measure import headline_of
 
     recorded = {
         key for group in found for run in group.runs for line in run.history for key in line
     }
+    options.measure = options.measure or headline_of(recorded)
     if options.measure not in recorded:
         listed = ", ".join(sorted(recorded - {"round"})) or "nothing"
         msg = f"--measure {options.measure}: not measured in these runs; measured: {listed}"

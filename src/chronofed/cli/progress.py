@@ -1,4 +1,4 @@
-"""Live progress on standard error: rounds, accuracy, time left."""
+"""Live progress on standard error: rounds, accuracy or error, time left."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from chronofed.cli.output import note
 from chronofed.runs import runner
 from chronofed.runs.spec import FOREVER
 from chronofed.training.measure import MeasureDisplay, placed
-from chronofed.training.measures import MEASURES
+from chronofed.training.measures import MEASURES, headline_text
 from chronofed.training.summary import Measures
 
 # Evaluations in the table.
@@ -28,7 +28,7 @@ def progress(quiet: bool) -> Iterator["Bars"]:
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[accuracy]}"),
+        TextColumn("{task.fields[headline]}"),
         TimeRemainingColumn(),
         console=console,
         disable=quiet or not console.is_terminal,
@@ -83,14 +83,13 @@ class Bars:
             *self._bars.measures,
             *(m for m in own if m not in self._bars.measures),
         )
-        task = self._bars.add_task(name, total=None, accuracy="")
+        task = self._bars.add_task(name, total=None, headline="")
 
         def move(progress: runner.Progress) -> None:
             total = None if progress.rounds == FOREVER else progress.rounds
             self._bars.update(task, completed=progress.round, total=total)
             if progress.measures is not None:
-                accuracy = f"accuracy {progress.measures['test_accuracy']:.1%}"
-                self._bars.update(task, accuracy=accuracy)
+                self._bars.update(task, headline=headline_text(progress.measures))
                 self._bars.add_evaluation(name, progress.measures)
 
         return move
@@ -142,7 +141,7 @@ class Overall:
         text = f"{ended} of {self._runs} runs"
         self._bars.update(self._task, description=text, completed=done, total=total)
         if at.measures is not None:
-            accuracy = f"{name}: {at.measures['test_accuracy']:.1%}"
-            self._bars.update(self._task, last=accuracy)
+            last = f"{name}: {headline_text(at.measures).removeprefix('accuracy ')}"
+            self._bars.update(self._task, last=last)
             if self._lines and at.round == at.rounds:
-                note(f"{text}; {accuracy}")
+                note(f"{text}; {last}")

@@ -1,6 +1,7 @@
 """The command ``chronofed run``."""
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,14 +48,22 @@ def run(options: Namespace) -> int:
     built = build(experiment, options.data)
     check_samples(built, options)
     if experiment.evaluate.on != "test" and not (options.quiet or options.json):
-        note(f"'test' below means {experiment.evaluate.on} rows (evaluate.on)")
+        note(_rows_meant(built))
     path = options.output or Path("runs") / default_name(experiment)
     directory = runner.create(built, path)
     options.continue_with = ["resume", str(path)]
     with progress(options.quiet or options.json) as bars:
-        on_round = bars.watch(experiment.name, experiment.evaluate.own_measures())
+        on_round = bars.watch(experiment.name, built.experiment.evaluate.own_measures())
         summary = runner.proceed(directory, built, on_round=on_round)
     return show(directory, summary, built, options)
+
+
+def _rows_meant(built: "BuiltRun") -> str:
+    """Say which rows are meant by 'test' while settings are chosen."""
+    if built.upcoming is None:
+        return "'test' below means validation rows (evaluate.on)"
+    periods = built.upcoming.origin.periods
+    return f"only the periods until {periods[-1]} are used, to choose settings by (evaluate.on)"
 
 
 def changed(experiment: "Experiment", options: Namespace) -> "Experiment":
@@ -89,9 +98,17 @@ def show(
     else:
         found = groups([RunView.read(directory.path)])
         emit(comparison(found, f"run: {directory.path}", width()))
+        for line in verdict(summary):
+            emit(line)
     if options.samples and built is not None:
         _draw_samples(directory, built, options)
     return 0
+
+
+def verdict(summary: "Mapping[str, Any]") -> list[str]:
+    """Say in words how a run compares with its baselines, and which were left out."""
+    found = summary.get("baselines", {})
+    return [found[key] for key in ("words", "reason") if found.get(key)]
 
 
 def check_samples(built: "BuiltRun", options: Namespace) -> None:
@@ -118,9 +135,12 @@ def _draw_samples(directory: "RunDirectory", built: "BuiltRun", options: Namespa
     """Draw the samples that clients keep at the end of the run."""
     from chronofed.reports.figures.samples import draw_samples
     from chronofed.runs.checkpoint import load_latest
+    from chronofed.training.scenario_summary import names_of
 
     snapshot, _ = load_latest(directory.checkpoints)
     if snapshot is None:
         raise RunError(f"{directory.path} has no checkpoint left to take samples from")
-    draw_samples(snapshot.client_states, options.samples, built.task.data.classes)
+    data = built.task.data
+    names = names_of(built.scenario, data)
+    draw_samples(snapshot.client_states, options.samples, data.classes, names=names)
     note(f"samples: {options.samples}")

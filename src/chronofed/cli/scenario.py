@@ -9,8 +9,9 @@ from chronofed.cli.output import emit, emit_json, note
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from chronofed.core.names import Names
     from chronofed.data.dataset import Codes
-    from chronofed.scenarios import Scenario, Visit
+    from chronofed.scenarios import Plan, Visit
 
 GROUP = "settings and data"
 HELP = "show which client has which data in each round"
@@ -32,32 +33,38 @@ def run(options: Namespace) -> int:
     from chronofed.reports.figures.scenario import draw_scenario
     from chronofed.runs.built import build
     from chronofed.runs.load_spec import load
+    from chronofed.training.scenario_summary import names_of
 
     built = build(load(options.spec, options.set, options.data), options.data)
     task, scenario, last = built.task, built.scenario, built.rounds
-    rounds, labels, classes = min(options.rounds, last), task.data.labels, task.data.classes
+    rounds, labels, classes = min(options.rounds, last), task.data.labels, task.data.groups
+    names = names_of(scenario, task.data)
     if options.plot:
-        draw_scenario(scenario, labels, classes, options.plot, rounds=rounds)
+        draw_scenario(scenario, labels, classes, options.plot, rounds=rounds, names=names)
         note(f"figure: {options.plot}")
-    plans = [_round(scenario, t, labels, len(classes)) for t in range(rounds)]
+    plans = [_round(scenario.at(t), labels, len(classes), names) for t in range(rounds)]
     about = {"clients": scenario.clients, "rounds": last, "returning": scenario.persistent}
     if options.json:
         emit_json({**about, "classes": list(classes), "plans": plans})
     else:
-        emit(_table(plans, f"{about['clients']} clients, {last} rounds, {len(classes)} classes"))
+        kinds = "classes" if task.data.classes else "bins of the target for classes"
+        emit(_table(plans, f"{about['clients']} clients, {last} rounds, {len(classes)} {kinds}"))
         for line in task.data.notes:
             note(line)
     return 0
 
 
-def _round(scenario: "Scenario", round_: int, labels: "Codes", classes: int) -> dict[str, object]:
-    return {
-        "round": round_,
-        "clients": [
-            {"client": client, **_held(visit, labels, classes)}
-            for client, visit in scenario.at(round_).visits.items()
-        ],
-    }
+def _round(plan: "Plan", labels: "Codes", classes: int, names: "Names") -> dict[str, Any]:
+    """Say who takes part, with names where the data have them."""
+    keys = sorted({visit.key for visit in plan.visits.values()})
+    period = {"period": ", ".join(names.periods[key] for key in keys)} if names.periods else {}
+    clients = [
+        {"client": client}
+        | ({"name": names.clients[client]} if names.clients else {})
+        | _held(visit, labels, classes)
+        for client, visit in plan.visits.items()
+    ]
+    return {"round": plan.round, **period, "clients": clients}
 
 
 def _held(visit: "Visit", labels: "Codes", classes: int) -> dict[str, object]:
@@ -70,22 +77,31 @@ def _held(visit: "Visit", labels: "Codes", classes: int) -> dict[str, object]:
     return {"samples": len(visit.indices), "by_class": counts.tolist()}
 
 
-def _table(plans: list[dict[str, object]], title: str) -> "Table":
+def _table(plans: list[dict[str, Any]], title: str) -> "Table":
     """Make a row a round: the samples of each client, and how many classes hold 90 % of them."""
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table("round", "client: samples (classes that hold 90 % of them)", title=title)
+    from chronofed.core.names import shortened
+
+    headings = ["period"] if any("period" in plan for plan in plans) else []
+    rest = "client: samples (classes that hold 90 % of them)"
+    table = Table("round", *headings, rest, title=title)
     for plan in plans:
-        visits = plan["clients"]
-        assert isinstance(visits, list)
-        table.add_row(str(plan["round"]), "  ".join(map(_cell, visits)) or "nobody")
+        cells = [Text(shortened(plan[heading])) for heading in headings]
+        visits = "  ".join(map(_cell, plan["clients"])) or "nobody"
+        # A name is no markup.
+        table.add_row(str(plan["round"]), *cells, Text(visits))
     return table
 
 
 def _cell(visit: dict[str, Any]) -> str:
+    from chronofed.core.names import shortened
+
+    who = shortened(visit["name"]) if "name" in visit else visit["client"]
     if visit["samples"] is None:
-        return f"{visit['client']}: its own data"
-    return f"{visit['client']}: {visit['samples']} ({_main_classes(visit['by_class'])})"
+        return f"{who}: its own data"
+    return f"{who}: {visit['samples']} ({_main_classes(visit['by_class'])})"
 
 
 def _main_classes(counts: list[int]) -> int:

@@ -247,7 +247,8 @@ def _without_views(client_state: ClientState) -> ClientState:
     if all(_owns_storage(tensor) for _, tensor in named_tensors(client_state)):
         return client_state
     kept = tuple(replace(item, record=_copy_views(item.record)) for item in client_state.items)
-    return ClientState(_copy_views(client_state.backbone_state), kept)
+    own = _copy_views(client_state.backbone_state)
+    return ClientState(own, kept, _copy_views(client_state.optimizer_state))
 
 
 def _copy_views(record: Record) -> Record:

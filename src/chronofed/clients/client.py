@@ -27,11 +27,13 @@ class Trained:
         upload: Tensors that the backbone sends.
         state: Tensors that the backbone keeps on the client.
         params: The trained model.
+        optimizer_state: The state of its optimisers that the client keeps.
     """
 
     upload: Record
     state: Record
     params: Vector
+    optimizer_state: Record = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +118,8 @@ class Client:
         """
         order, buffers = self.order, self.objective.buffers
         with self.timer("memory"):
-            client_state, kept = self._remember(
-                ClientState(trained.state, client_state.items), trained.params, observed
-            )
+            after = ClientState(trained.state, client_state.items, trained.optimizer_state)
+            client_state, kept = self._remember(after, trained.params, observed)
         with self.timer("probe"):
             report = self._probe(kept)
         if self.method.memory.location != "server":
@@ -146,7 +147,8 @@ class Client:
             pace = order.train.pace(torch_generator(order.seed, "pace", *self._place))
         past = past.taught_by(order.server["params"], order.buffers)
         parts = (self.objective, self.samples, past, order.train, generator, pace)
-        return ClientLocal(*parts, key=self.key)
+        kept = client_state.optimizer_state if order.train.keeps_state else {}
+        return ClientLocal(*parts, kept, key=self.key)
 
     def _recall(self, client_state: ClientState) -> Surrogate:
         order = self.order
@@ -174,7 +176,7 @@ class Client:
         if self.method.memory.synthetic and local.past.replay is not None:
             self.objective.refresh(params, self.samples)
         upload, state = backbone.finish(params, server, client_state.backbone_state, local)
-        return Trained(upload, state, params)
+        return Trained(upload, state, params, local.kept_state())
 
     def observe_generator(self) -> Generator:
         """Return the generator with which the memory observes the present."""
@@ -197,10 +199,8 @@ class Client:
         if memory.location != "client" or not record:
             return client_state, record
         new = MemoryItem(order.round, order.client, self.key, len(self.samples), record)
-        return ClientState(
-            client_state.backbone_state,
-            memory.retain(client_state.items, [new], observed.generator),
-        ), record
+        items = memory.retain(client_state.items, [new], observed.generator)
+        return replace(client_state, items=items), record
 
     def _probe(self, record: Record) -> Record:
         """Return what round weights need to learn their constants: the gradient at the server's model."""

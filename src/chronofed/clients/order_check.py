@@ -6,6 +6,7 @@ for replies, on the server.
 """
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -61,7 +62,7 @@ class OrderCheck:
         return (
             self._too_much(order.train, state)
             or self._wrong_tensor(order, exchange)
-            or self._wrong_state(state)
+            or self._wrong_state(state, order.train)
             or (None if order.past is None else self._wrong_past(order.past))
         )
 
@@ -125,16 +126,18 @@ class OrderCheck:
             server = backbone.begin(server, uploads)
         return backbone.address(backbone.broadcast(server), order.client)
 
-    def _wrong_state(self, state: ClientState | None) -> str | None:
+    def _wrong_state(self, state: ClientState | None, train: Train) -> str | None:
         """Check what the client kept: its file may be older than its model."""
-        if state is None or not state.backbone_state:
+        if state is None:
             return None
-        for name, tensor in self.method.backbone.init_client(self.objective.flat.read()).items():
-            kept = state.backbone_state.get(name)
-            problem = "missing" if kept is None else _growing(tensor).problem(kept)
-            if problem is not None:
-                return f"the client's own state: {name}: {problem}; was it kept for another model?"
-        return None
+        params, problem = self.objective.flat.read(), None
+        if state.backbone_state:
+            expected = self.method.backbone.init_client(params)
+            problem = _unlike(expected, {name: state.backbone_state.get(name) for name in expected})
+        if problem is None and train.keeps_state:
+            first, kept = train.first_state(params), state.optimizer_state
+            problem = _unlike({name: first.get(name.partition(".")[2]) for name in kept}, kept)
+        return problem and f"the client's own state: {problem}; was it kept for another model?"
 
     def _wrong_past(self, past: Surrogate) -> str | None:
         problem = self._too_large("the weight of the present", past.present)
@@ -170,9 +173,12 @@ class OrderCheck:
         return problem
 
     def _wrong_classes(self, what: str, numbers: Tensor) -> str | None:
+        if numbers.is_floating_point() or not len(numbers):
+            # The targets of a regression; the form of a tensor says that numbers are finite.
+            return None
         logits = self.objective.logits(self.objective.flat.read(), self.samples.x[:1])
         last = logits.shape[1] - 1
-        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) <= last:
+        if not 0 <= int(numbers.min()) <= int(numbers.max()) <= last:
             return f"{what} must be 0 to {last}"
         return None
 
@@ -185,6 +191,18 @@ class OrderCheck:
             or TensorSpec(torch.float64, (n,)).problem(weight)
             or self._wrong_classes("labels", samples.y)
         )
+
+
+def _unlike(expected: Mapping[str, Tensor | None], kept: Mapping[str, Tensor | None]) -> str | None:
+    """Name the first tensor that was kept in another form than expected."""
+    for name, tensor in expected.items():
+        found = kept[name]
+        if tensor is None or found is None:
+            return f"{name}: {'unknown' if tensor is None else 'missing'}"
+        problem = _growing(tensor).problem(found)
+        if problem is not None:
+            return f"{name}: {problem}"
+    return None
 
 
 def _growing(first: Tensor) -> TensorSpec:

@@ -14,6 +14,8 @@ Positive = Annotated[float, msgspec.Meta(gt=0, le=LARGEST)]
 NonNegative = Annotated[float, msgspec.Meta(ge=0, le=LARGEST)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=LONGEST_S)]
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
+# Share of a running mean that is kept.
+Decay = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 Integer = Annotated[int, msgspec.Meta(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_COUNT)]
 Natural = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_INTEGER)]

@@ -28,7 +28,7 @@ class Samples:
 
     Attributes:
         x: Inputs, ``(n, ...)``.
-        y: Labels, ``(n,)`` of int64.
+        y: Labels, ``(n,)`` of int64; of a regression scaled targets, float32.
         rows: Row of each sample in its source, ``(n,)`` of int64, so that it can be deleted on request.
     """
 

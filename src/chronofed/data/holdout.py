@@ -1,16 +1,17 @@
 """Which rows train, validate and test.
 
-Rows are held out within every client and period. ``random`` draws single rows. ``blocks`` takes rows that
-follow each other, and leaves out ``gap`` rows of the same client on either side, so that windows which
-overlap are never split between training and test. Test rows are chosen first, and do not depend on the share
-for validation.
+Within every client and period, ``random`` draws single rows, and ``blocks`` takes rows that follow each other.
+``latest`` takes the last periods of all clients. ``gap`` rows of the same client beside held-out rows are left
+out, so that windows which overlap are never split between training and test. Test rows are chosen first, and do
+not depend on the share for validation.
 
-No choice depends on later periods: a block leaves out rows after it in the client's next period, but never in
-the one before.
+No choice of the first two rules depends on later periods: a block leaves out rows after it in the client's next
+period, but never in the one before. What is the latest does depend on them.
 """
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,8 +21,12 @@ from chronofed.core.seeds import numpy_generator
 from chronofed.data.dataset import Codes, Dataset
 from chronofed.data.periods import rank_within
 
+Rule = Literal["blocks", "random", "latest"]
 Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
+
+TEST_SHARE = 0.2
+"""Share of the rows that is held out for testing, if the settings do not say."""
 
 _TRAIN, _VALIDATION, _TEST, _UNUSED = range(4)
 # In floats 0.29 * 50 is less than 14.5.
@@ -42,15 +47,15 @@ class Holdout:
     """A rule that splits rows by purpose.
 
     Attributes:
-        test: Share of the rows of every client and period that is kept for testing.
+        test: Share of the rows that is kept for testing; by the first two rules, of every client and period.
         validation: Share that is kept for validation, of the rows that are not for testing.
-        blocks: True for rows that follow each other, False for random rows.
-        gap: Rows to leave out on either side of a block.
+        rule: Rows that follow each other, random rows, or the latest.
+        gap: Rows to leave out on either side of held-out rows.
     """
 
     test: float
     validation: float = 0.0
-    blocks: bool = True
+    rule: Rule = "blocks"
     gap: int = 0
 
     def split(self, client: Codes, period: Codes, seed: int) -> Split:
@@ -60,12 +65,28 @@ class Holdout:
         file (except among rows of one client at the same time) nor on periods that are added later.
         """
         group = period * (client.max(initial=0) + 1) + client
-        if self.blocks:
+        if self.rule == "latest":
+            return self._latest(client, period)
+        if self.rule == "blocks":
             return self._blocks(client, group, seed)
         everything = np.ones(len(group), dtype=np.bool_)
         test = random_rows(group, self.test, everything, seed, "holdout")
         validation = random_rows(group, self.validation, ~test, seed, "validation")
         return Split(~(test | validation), validation, test)
+
+    def _latest(self, client: Codes, period: Codes) -> Split:
+        """Cut the time of all clients twice: training, validation, test."""
+        purposes = np.full(len(period), _TRAIN)
+        for purpose, share in ((_TEST, self.test), (_VALIDATION, self.validation)):
+            free = purposes == _TRAIN
+            start = _last_periods(period[free], share)
+            later = free & (period >= start)
+            before = free & ~later & np.isin(client, client[later])
+            # In every client's own order of time, counted from the end.
+            rank, size = rank_within(np.where(before, client, -1))
+            purposes[before & (size - rank <= self.gap)] = _UNUSED
+            purposes[later] = purpose
+        return Split(*(purposes == purpose for purpose in (_TRAIN, _VALIDATION, _TEST)))
 
     def _blocks(self, client: Codes, group: Codes, seed: int) -> Split:
         order = np.argsort(group, kind="stable")
@@ -87,6 +108,16 @@ class Holdout:
                 near[who] = max(0, near[who] - len(rows), end + self.gap - len(rows))
                 purposes[rows] = part
         return Split(*(purposes == purpose for purpose in (_TRAIN, _VALIDATION, _TEST)))
+
+
+def _last_periods(period: Codes, share: float) -> int:
+    """Return the first of the last periods that hold about this share of the rows: one at least, never all."""
+    numbers, sizes = np.unique(period, return_counts=True)
+    if not share or len(numbers) < 2:
+        return int(period.max(initial=-1)) + 1
+    # (periods - 1,): rows from the second, third, ... period on
+    rows = np.cumsum(sizes[::-1])[::-1][1:]
+    return int(numbers[1 + np.argmin(np.abs(rows - share * len(period)))])
 
 
 def _hold_out_block(part: Codes, purpose: int, quota: int, gap: int, draw: float) -> int:

@@ -55,20 +55,36 @@ class Feature(Config):
         return bool(self.categories) or self.other
 
 
+class Target(Config):
+    r"""A number to predict, and its scale: a model sees :math:`y = (t - \mu)/s` of a cell *t*.
+
+    Attributes:
+        name: Name of the column.
+        mean: The mean :math:`\mu`, which is subtracted.
+        deviation: The deviation :math:`s`, by which it is then divided.
+    """
+
+    name: str = "y"
+    mean: Finite = 0.0
+    deviation: Annotated[float, msgspec.Meta(gt=0, le=LARGEST)] = 1.0
+
+
 class Preparation(Config):
     """All that was fitted on the first periods of a table.
 
     Attributes:
         features: The features in their order.
-        classes: Names of the classes; a code is a position here.
+        classes: Names of the classes; a code is a position here. Empty for a regression.
         periods: Names of the periods that it was fitted on.
         rows: Number of training rows that it was fitted on.
+        target: Of a regression, the target's scale, by which predictions are turned back.
     """
 
     features: tuple[Feature, ...]
     classes: tuple[str, ...]
     periods: tuple[str, ...] = ()
     rows: Natural = 0
+    target: Target | None = None
 
     def to_json(self) -> bytes:
         """Write it as JSON; numbers keep all digits."""

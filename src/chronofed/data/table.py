@@ -20,10 +20,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Literal
 
+import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from chronofed.core.config import Count, Fraction, Natural
 from chronofed.core.errors import DataError
@@ -33,10 +34,11 @@ from chronofed.data.columns import Column, Columns, missing
 from chronofed.data.dataset import Codes, Dataset, DataSettings, Origin
 from chronofed.data.encoding import Tally, encode_features, known_codes
 from chronofed.data.fitting import by_first_appearance, fit_features
-from chronofed.data.holdout import Holdout, Mask, Split
+from chronofed.data.holdout import TEST_SHARE, Holdout, Mask, Rule, Split
 from chronofed.data.periods import Period, rank_within
 from chronofed.data.preparation import Preparation
 from chronofed.data.readers import read
+from chronofed.data.target import TargetColumn, TaskChoice
 
 FIT_ROWS = 100
 """Training rows that the first periods should have to fit scaling and categories on."""
@@ -47,16 +49,19 @@ class Table(DataSettings, tag="table"):
 
     Attributes:
         path: The file; a relative path starts at the folder given to :meth:`load`.
-        target: Column to predict: integers or text, one class each.
+        target: Column to predict: integers or text, one class each; or numbers (``task``).
         client: Column with the client of a row.
         time: Column with the time of a row; empty for the order of the rows in the file.
         features: Columns to predict from; by default all others, in an npz file the array ``x``.
         period: Rule that splits time, e.g. ``month``, ``10 days``, ``50`` or ``50 rows``.
-        test: Share of the rows of every client and period that is kept for testing.
+        test: Share of the rows of every client and period that is kept for testing. By default 0 where a
+            model is evaluated on the next period (``evaluate.protocol``), otherwise 0.2.
         holdout: How rows are held out: ``blocks`` of rows that follow each other in time, so that neighbours,
-            such as overlapping windows, are not split between training and test; or single ``random`` rows.
+            such as overlapping windows, are not split between training and test; single ``random`` rows; or the
+            ``latest``: the last periods of all clients, as many as hold the share of all rows.
         holdout_gap: Rows of the client to leave out on either side of a block, in its own order of time. For
-            windows that overlap, the number of later windows that a window shares measurements with.
+            windows that overlap, the number of later windows that a window shares measurements with. So many
+            rows at the start of a period are not evaluated on as the next period either.
         standardise: True to scale numbers to mean 0 and standard deviation 1; in arrays of more axes, for
             each entry of the last axis.
         fit_periods: Number of first periods on whose training rows scaling, categories and the rule for missing
@@ -65,6 +70,9 @@ class Table(DataSettings, tag="table"):
         classes: All classes in order. By default those of the file, in the order in which they appear; give
             them if classes may come that the file does not have yet.
         min_rows: Smallest number of rows of a client in a period; smaller groups are left out.
+        task: ``classification``: the target has classes. ``regression``: it has numbers, which are scaled by
+            mean and deviation of the rows that everything is fitted on. ``auto``: these rows decide: text, and
+            at most 20 different whole numbers, are classes, and numbers with a fraction are numbers.
     """
 
     path: str
@@ -73,13 +81,14 @@ class Table(DataSettings, tag="table"):
     time: str = "time"
     features: tuple[str, ...] = ()
     period: str = "month"
-    test: Fraction = 0.2
-    holdout: Literal["blocks", "random"] = "blocks"
+    test: Fraction | None = None
+    holdout: Rule = "blocks"
     holdout_gap: Natural = 0
     standardise: bool = True
     fit_periods: Count | None = None
     classes: tuple[str, ...] = ()
     min_rows: Count = 1
+    task: TaskChoice = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,12 +99,24 @@ class Table(DataSettings, tag="table"):
         if self.target in self.features:
             msg = f"Table.features: {self.target!r} is the target and cannot be a feature"
             raise ValueError(msg)
-        if self.holdout_gap and self.holdout != "blocks":
+        if self.holdout_gap and self.holdout == "random":
             msg = "Table.holdout_gap: random rows have no gap around them; use holdout = 'blocks'"
             raise ValueError(msg)
         if self.classes and not 1 < len(self.classes) == len(set(self.classes)):
             msg = f"Table.classes: expected at least two different ones, not {list(self.classes)}"
             raise ValueError(msg)
+        if self.classes and self.task == "regression":
+            msg = "Table.classes: a regression predicts numbers and has no classes; leave them out"
+            raise ValueError(msg)
+
+    @property
+    def timed(self) -> bool:
+        """True if there is a time column."""
+        return bool(self.time)
+
+    def holding_out(self, test: float) -> "Table":
+        """Return the settings with this share of test rows, unless they have one."""
+        return self if self.test is not None else msgspec.structs.replace(self, test=test)
 
     def load(self, folder: Path | None, seed: int) -> Dataset:
         """Read the file; ``seed`` only chooses the rows that are held out."""
@@ -111,19 +132,25 @@ class Table(DataSettings, tag="table"):
             Samples(torch.from_numpy(x[pick]), torch.from_numpy(y[pick]))
             for pick in (split.train, split.validation, split.test)
         )
-        name, classes, origin = columns.path.stem, preparation.classes, rows.origin(split)
+        name, classes, origin = (
+            columns.path.stem,
+            preparation.classes,
+            rows.origin(split, self.holdout_gap),
+        )
         return Dataset(name, train, test, classes, origin, tuple(notes), validation, preparation)
 
     def _split(self, rows: "_Rows", seed: int, notes: list[str]) -> Split:
         """Choose the purpose of every row."""
-        rule = Holdout(self.test, self.validation, self.holdout == "blocks", self.holdout_gap)
+        test = TEST_SHARE if self.test is None else self.test
+        rule = Holdout(test, self.validation, self.holdout, self.holdout_gap)
         split = rule.split(rows.client, rows.period, seed)
         for name, share, held in (
-            ("test", self.test, split.test),
+            ("test", test, split.test),
             ("validation", self.validation, split.validation),
         ):
             if share and not held.any():
-                notes.append(f"no {name} rows: {share:g} of every client-period is less than one")
+                whole = "the only period" if self.holdout == "latest" else "every client-period"
+                notes.append(f"no {name} rows: {share:g} of {whole} is less than one")
         unused = np.count_nonzero(~(split.train | split.validation | split.test))
         if unused:
             notes.append(f"{unused} rows left out: next to rows that are held out (holdout_gap)")
@@ -131,8 +158,8 @@ class Table(DataSettings, tag="table"):
 
     def _fit(
         self, columns: Columns, rows: "_Rows", train: Mask, notes: list[str]
-    ) -> tuple[Preparation, Codes]:
-        """Fit the preparation on the first periods; return it with the class of every row."""
+    ) -> tuple[Preparation, Codes | NDArray[np.float32]]:
+        """Fit the preparation on the first periods; return it with the class or number of every row."""
         periods = self._fitted_periods(rows.period[train], len(rows.periods))
         fitted = rows.place[train & (rows.period < periods)]
         if len(fitted) < FIT_ROWS:
@@ -146,6 +173,11 @@ class Table(DataSettings, tag="table"):
         if flat:
             where = rows.names_until(periods)
             notes.append(f"columns with a single value in {where} are always 0: {', '.join(flat)}")
+        column = TargetColumn(columns, self.target, fitted)
+        if column.is_regression("classification" if self.classes else self.task):
+            numbers, target = column.scaled(rows.place)
+            fit = (rows.periods[:periods], len(fitted))
+            return Preparation(features, (), *fit, target), numbers
         # Of the periods that are fitted on together, none is earlier.
         since = np.maximum(rows.period - (periods - 1), 0)
         y, classes = self._classes(columns, rows.place, fitted, since)
@@ -216,7 +248,8 @@ class Table(DataSettings, tag="table"):
             raise DataError(f"{columns.path}: target {self.target!r} holds dates, not classes")
         broken = np.flatnonzero(target % 1 if target.dtype.kind == "f" else [])
         if len(broken):
-            complaint = f"{target[broken[0]]} is not a class; use whole numbers or text"
+            advice = "use whole numbers or text, or set data.task = 'regression'"
+            complaint = f"{target[broken[0]]} is not a class; {advice}"
             raise columns.cell_error(self.target, int(place[broken[0]]), complaint)
         # All rows count, not only those for training, so that all seeds have the same order.
         found = by_first_appearance(target, since)
@@ -239,11 +272,11 @@ class _Rows:
     clients: tuple[str, ...]
     periods: tuple[str, ...]
 
-    def origin(self, split: Split) -> Origin:
+    def origin(self, split: Split, gap: int) -> Origin:
         """Return client and period of the rows by purpose."""
-        purposes = (split.train, split.test, split.validation)
-        codes = [part[mask] for mask in purposes for part in (self.client, self.period)]
-        return Origin(self.clients, self.periods, *codes)
+        masks = (split.train, split.test, split.validation)
+        train, test, validation = ((self.client[mask], self.period[mask]) for mask in masks)
+        return Origin(self.clients, self.periods, *train, *test, *validation, gap)
 
     def names_until(self, count: int) -> str:
         """Name the first periods in a few words."""

@@ -216,8 +216,8 @@ class LocalEngine(ABC):
         return Job(method, order, plan.visits[client], self.client_states.get(client))
 
     def store_state(self, method: Method, client: int, state: ClientState | None) -> None:
-        """Keep a client's state for its next visit, if the method needs one."""
-        if method.stateful and state is not None:
+        """Keep a client's state for its next visit, if the method or its optimiser needs one."""
+        if state is not None and (method.stateful or state.optimizer_state):
             self.client_states[client] = state
 
 

@@ -121,8 +121,8 @@ class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def method_fingerprint(experiment: Experiment) -> str:
-    """Return a digest of method and model, which server and clients must share; data may differ."""
-    content = {"method": to_table(experiment.method), "model": to_table(experiment.model)}
+    """Return a digest of method, model and loss, which server and clients must share; data may differ."""
+    content = {name: to_table(getattr(experiment, name)) for name in ("method", "model", "loss")}
     text = json.dumps(content, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 

@@ -118,6 +118,7 @@ class SourceData:
             reason = "; ".join(data.notes) or "no current rows"
             raise DataError(f"client {order.client} has no data in round {order.round}: {reason}")
         nothing = data.samples[torch.zeros(0, dtype=torch.int64)]
+        # Without classes it is a regression.
         dataset = Dataset("own", data.samples, nothing, self.source.classes)
         objective = experiment.task(dataset).objective()
         _check_size(objective, order)
@@ -199,7 +200,8 @@ class ClientNode:
                 return write_result(request, client.prepare())
             result, client_state = client.serve()
             reply = write_result(request, result)
-            new_state = client_state if experiment.method.stateful else None
+            keeps = experiment.method.stateful or bool(client_state.optimizer_state)
+            new_state = client_state if keeps else None
             client_store.commit(request.name, reply.pack(), new_state, data.source_data)
             return reply
 

@@ -30,7 +30,7 @@ from chronofed.flower.messages import method_fingerprint
 from chronofed.flower.processes import exit_with_flower
 from chronofed.flower.settings import Federation
 from chronofed.flower.transport import GridTransport, Transport, import_flower
-from chronofed.models.classification import Classification
+from chronofed.models.supervised import SupervisedTask
 from chronofed.runs import RunDirectory, runner
 from chronofed.runs.built import build
 from chronofed.runs.json_files import read_json
@@ -118,7 +118,7 @@ def run_server(
         runner.create(built, path, remote=True)
     run = _run_name(directory)
 
-    def make_engine(task: Classification, _: PhaseTimer) -> FlowerEngine:
+    def make_engine(task: SupervisedTask, _: PhaseTimer) -> FlowerEngine:
         screen = Screen.on(task, known.method, settings)
         return FlowerEngine(
             task, transport, run, method_fingerprint(known), screen, settings, events.write

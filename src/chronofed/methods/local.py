@@ -1,18 +1,20 @@
 """Local training of one client in one round: its objective, its data, and gradient descent."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
-from typing import Annotated, Literal, Protocol
+from typing import Literal, Protocol
 
 import msgspec
 import torch
 from torch import Generator, Tensor
 
-from chronofed.core.config import Config, Count, Fraction, NonNegative, Positive
+from chronofed.core.config import Config, Count, Decay, Fraction, NonNegative, Positive
 from chronofed.core.errors import IncompatibleError
-from chronofed.core.types import Batch, Objective, Samples, Vector
+from chronofed.core.types import Batch, Objective, Record, Samples, Vector
+from chronofed.methods.optimizers import State, adamw_, adamw_state, clip_, sgd_, sgd_state
+from chronofed.methods.schedules import LearningRateSchedule
 from chronofed.methods.surrogate import Pool, Surrogate, Teacher, lone_samples
 
 # Samples per pass of a full gradient. It bounds memory and does not change the result: where samples depend on
@@ -30,22 +32,79 @@ class Train(Config):
             the end of an epoch joins the mini-batch before it.
         epochs: Passes over the data; ignored if ``steps`` is given.
         steps: Number of local steps K.
-        momentum: Momentum of the local steps; it is reset every round.
-        weight_decay: Weight of the l2 penalty.
+        momentum: Momentum of the local steps of ``sgd``.
+        weight_decay: Weight of the l2 penalty; ``adamw`` decouples it from the gradient.
         epoch: Length of one pass. ``present``: as many steps as the present data alone would take, so that
             methods with and without a memory do the same work. ``union``: replayed samples count too.
         slow: Probability that a client is slow in a round. A slow client does only a part of its steps, any
             number from 1 to K with equal probability.
+        nesterov: Nesterov's momentum, as PyTorch defines it.
+        optimizer: Rule of the local steps: ``sgd``, or ``adamw``.
+        betas: Decays of AdamW's running means of the gradient and of its square.
+        eps: Term that AdamW adds to the denominator.
+        optimizer_state: Fate of momentum or of AdamW's running means at the end of a round. ``reset``: every
+            round starts anew. ``keep``: they stay on the client until it comes back, and are sent nowhere.
+        clip_norm: Largest l2 norm of every stochastic gradient of the present and the remembered past. Longer
+            ones are scaled down, before a backbone's own terms, weight decay and momentum.
+        schedule: Learning rate over rounds; by default ``lr`` in every round.
     """
 
     lr: Positive = 0.05
     batch_size: Count | Literal["full"] = 32
     epochs: Positive = 1.0
     steps: Count | None = None
-    momentum: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    momentum: Decay = 0.0
     weight_decay: NonNegative = 0.0
     epoch: Literal["present", "union"] = "present"
     slow: Fraction = 0.0
+    nesterov: bool = False
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
+    eps: Positive = 1e-8
+    optimizer_state: Literal["reset", "keep"] = "reset"
+    clip_norm: Positive | None = None
+    schedule: LearningRateSchedule | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        adamw = self.optimizer == "adamw"
+        if adamw and (self.momentum or self.nesterov):
+            raise ValueError("momentum and nesterov are for optimizer = 'sgd'; adamw has betas")
+        if not adamw and (self.betas, self.eps) != ((0.9, 0.999), 1e-8):
+            raise ValueError("betas and eps are for optimizer = 'adamw'")
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov needs momentum above 0, such as momentum = 0.9")
+        if self.keeps_state and not adamw and not self.momentum:
+            raise ValueError(
+                "optimizer_state = 'keep': plain sgd has none; set momentum, or leave it out"
+            )
+
+    @property
+    def keeps_state(self) -> bool:
+        """True if clients keep the state of their optimiser between rounds."""
+        return self.optimizer_state == "keep"
+
+    def at(self, round_: int) -> "Train":
+        """Return the settings of a round: with its learning rate, and no schedule."""
+        if self.schedule is None:
+            return self
+        # Many falls may leave nothing, but a rate is above 0.
+        lr = max(self.lr * self.schedule.multiplier(round_), math.ulp(0.0))
+        return msgspec.structs.replace(self, lr=lr, schedule=None)
+
+    def first_state(self, params: Tensor) -> State:
+        """Return the optimiser's state before the first step, for ``(d,)`` or ``(clients, d)``."""
+        if self.optimizer == "adamw":
+            return adamw_state(params)
+        return sgd_state(params, self.momentum)
+
+    def step_(self, params: Tensor, direction: Tensor, state: State) -> None:
+        """Take one step in place, on ``(d,)`` or ``(clients, d)``; ``direction`` is modified."""
+        if self.optimizer == "adamw":
+            adamw_(params, direction, state, self.lr, self.weight_decay, self.betas, self.eps)
+        else:
+            rest = self.weight_decay, self.momentum, self.nesterov
+            sgd_(params, direction, state, self.lr, *rest)
 
     def count(self, present: int, union: int, least: int = 1) -> int:
         """Return the number of local steps for the given numbers of samples.
@@ -130,9 +189,10 @@ class Local(Protocol):
         ...
 
     def descend(self, start: Vector, direction: Callable[[Vector], Vector]) -> Vector:
-        r"""Take K steps :math:`w \gets w - \eta_l\, d(w)` from ``start``.
+        r"""Take K steps :math:`w \gets w - \eta_l\, d(w)` from ``start``, or those of another optimiser.
 
-        The result of ``direction`` is modified in place and must not be aliased.
+        The result of ``direction`` is modified in place and must not be aliased. Every call in a round has an
+        optimiser state of its own.
         """
         ...
 
@@ -148,6 +208,7 @@ class ClientLocal:
         train: Settings of local training.
         generator: Random generator of this visit.
         pace: Share of the steps that the client completes.
+        optimizer_state: What the client kept of its optimisers, by the number of the descent in a round.
         key: Number of the present data set.
         scratch: Notes of a backbone during this exchange.
     """
@@ -158,11 +219,13 @@ class ClientLocal:
     train: Train
     generator: Generator
     pace: float = 1.0
+    optimizer_state: Record = field(default_factory=dict)
     key: int = 0
     scratch: dict[str, Tensor] = field(default_factory=dict)
     pool: Pool = field(init=False)
     steps: int = field(init=False)
     _draws: Iterator[tuple[Tensor, Tensor]] = field(init=False, repr=False)
+    descents: list[State] = field(init=False, repr=False, default_factory=list)
 
     def __post_init__(self) -> None:
         pool = self.past.pool(self.samples)
@@ -229,6 +292,8 @@ class ClientLocal:
         gradient = self.objective.gradient(params, batch)
         self.past.add_gradient_(gradient, params)
         self._distil_(gradient, params, batch)
+        if self.train.clip_norm is not None:
+            clip_(gradient, self.train.clip_norm)
         return gradient
 
     def _distil_(self, gradient: Vector, params: Vector, batch: Batch) -> None:
@@ -253,14 +318,35 @@ class ClientLocal:
         return logits
 
     def descend(self, start: Vector, direction: Callable[[Vector], Vector]) -> Vector:
-        r"""Take K steps :math:`w \gets w - \eta_l\, d(w)` from ``start``.
+        r"""Take K steps :math:`w \gets w - \eta_l\, d(w)` from ``start``, or those of another optimiser.
 
         The result of ``direction`` is modified in place, so it must not be aliased.
         """
         params = start.clone()
-        velocity = torch.zeros_like(params) if self.train.momentum else None
-        descend(params, direction, self.train, self.steps, velocity)
+        state = {**self.train.first_state(params), **self.earlier_state(len(self.descents))}
+        descend(params, direction, self.train, self.steps, state)
+        self.descents.append(state)
         return params
+
+    def earlier_state(self, number: int) -> State:
+        """Return a copy of what the client kept of its optimiser in the descent of this number."""
+        start = f"{number}."
+        return {
+            name.removeprefix(start): tensor.clone()
+            for name, tensor in self.optimizer_state.items()
+            if name.startswith(start)
+        }
+
+    def kept_state(self) -> Record:
+        """Return what the client keeps of its optimisers; empty if they are reset."""
+        return named_states(self.descents) if self.train.keeps_state else {}
+
+
+def named_states(descents: Iterable[State]) -> Record:
+    """Join the states of a round's descents in one record, as ``0.mean``."""
+    return {
+        f"{k}.{name}": tensor for k, state in enumerate(descents) for name, tensor in state.items()
+    }
 
 
 def _check_teachers(teachers: Sequence[Teacher], objective: Objective) -> None:
@@ -281,17 +367,12 @@ def descend(
     direction: Callable[[Vector], Vector],
     train: Train,
     steps: int,
-    velocity: Vector | None,
+    state: State,
 ) -> None:
-    """Take steps in place, on ``(d,)`` or ``(clients, d)``; ``velocity`` holds the momentum.
+    """Take steps in place, on ``(d,)`` or ``(clients, d)``; ``state`` is the optimiser's.
 
     This is the readable reference loop. ``chronofed.engines.batched`` has faster equivalents, and the laws in
     ``tests/laws/test_batched.py`` compare them with it.
     """
     for _ in range(steps):
-        step = direction(params)
-        if train.weight_decay:
-            step.add_(params, alpha=train.weight_decay)
-        if velocity is not None:
-            step = velocity.mul_(train.momentum).add_(step)
-        params.sub_(step, alpha=train.lr)
+        train.step_(params, direction(params), state)

@@ -8,6 +8,7 @@ from chronofed.core.config import Config
 from chronofed.core.errors import IncompatibleError, SpecError
 from chronofed.core.types import Vector
 from chronofed.methods.backbones import Backbone, FedAvg
+from chronofed.methods.local import Train
 from chronofed.methods.memories import Forget, Memory
 from chronofed.methods.weighting import Merged, RoundWeights
 from chronofed.scenarios.base import Scenario
@@ -59,11 +60,13 @@ def _leak(method: Method) -> str | None:
     return None
 
 
-def check(method: Method, scenario: Scenario, rounds: int | None = None) -> None:
-    """Check a method against a scenario before anything starts.
+def check(
+    method: Method, scenario: Scenario, rounds: int | None = None, train: Train | None = None
+) -> None:
+    """Check a method against a scenario and against local training before anything starts.
 
     Raises:
-        IncompatibleError: If the method needs clients to come back and they never do.
+        IncompatibleError: If clients keep something and never come back, or local steps do not suit the method.
         SpecError: If the scenario ends before the run does.
     """
     if method.stateful and not scenario.persistent:
@@ -74,6 +77,7 @@ def check(method: Method, scenario: Scenario, rounds: int | None = None) -> None
             "never comes back; choose one that needs no returning clients (see: chronofed methods)"
         )
         raise IncompatibleError(msg)
+    _check_train(method, scenario, train or Train())
     if rounds is not None and scenario.rounds is not None and rounds > scenario.rounds:
         msg = (
             f"rounds: the scenario ends after {scenario.rounds} rounds, but {rounds} are requested"
@@ -93,6 +97,18 @@ def check_samples(method: Method, samples: Tensor | None) -> None:
             f"server_data: missing; {name} refines the model on unlabelled samples of the server, so name "
             "their source"
         )
+
+
+def _check_train(method: Method, scenario: Scenario, train: Train) -> None:
+    if train.keeps_state and not scenario.persistent:
+        msg = (
+            "train.optimizer_state: 'keep' needs returning clients, but in this scenario a client "
+            "never comes back; use 'reset'"
+        )
+        raise IncompatibleError(msg)
+    reason = method.backbone.unsuited(train)
+    if reason is not None:
+        raise IncompatibleError(f"train.{reason}")
 
 
 def check_buffers(method: Method, buffers: Vector) -> None:

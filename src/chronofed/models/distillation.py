@@ -3,6 +3,7 @@
 from torch import Tensor
 from torch.nn import functional
 
+from chronofed.core.errors import IncompatibleError
 from chronofed.core.types import OutputForm
 
 
@@ -13,7 +14,12 @@ def distillation_losses(
 
     With ``softmax``, :math:`q_j = \mathrm{softmax}(z^*_j / T)` and :math:`p_j = \mathrm{softmax}(z_j / T)`.
     With ``sigmoid``, it is the sum of every class's own cross-entropy. There is no factor :math:`T^2`.
+
+    Raises:
+        IncompatibleError: If there is one output, as in a regression: its softmax is always 1.
     """
+    if student.shape[1] == 1 and form == "softmax":
+        raise IncompatibleError("a teacher needs classes to speak about, but there is one output")
     student, teacher = student / temperature, teacher / temperature
     if form == "softmax":
         return functional.cross_entropy(student, teacher.softmax(1), reduction="none")

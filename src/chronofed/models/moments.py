@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from chronofed.core.types import Batch
 from chronofed.models.layers import BasicBlock, Classifier, ResNet, Scale, Transpose
+from chronofed.models.losses import CrossEntropy, Loss
 
 # Numbers of single samples' gradients at a time, so that they stay in the cache.
 CACHED_NUMBERS = 2**19
@@ -61,12 +62,17 @@ def _supports(part: nn.Module) -> bool:
     return not getattr(part, "inplace", False)
 
 
-def moments(module: nn.Module, names: Sequence[str], batch: Batch) -> list[Moments]:
-    """Return the weighted sums over a batch for each parameter, in evaluation mode; see :func:`supports`."""
+def moments(
+    module: nn.Module, names: Sequence[str], batch: Batch, price: Loss | None = None
+) -> list[Moments]:
+    """Return the weighted sums over a batch for each parameter, in evaluation mode; see :func:`supports`.
+
+    The loss of a sample is ``price``, by default cross-entropy.
+    """
     layers = _layers(module, names)
     with _recording(module, layers) as recorded:
-        logits = shifted(module(batch.x), batch.offset)
-        loss = functional.cross_entropy(logits, batch.y, reduction="sum")
+        outputs = shifted(module(batch.x), batch.offset)
+        loss = (price or CrossEntropy()).total(outputs, batch.y)
     signals = torch.autograd.grad(loss, [recorded[layer][1] for layer in layers])
     found, weight = dict[str, Moments](), batch.weight.to(loss)
     for (layer, wanted), signal in zip(layers.items(), signals, strict=True):
@@ -184,14 +190,16 @@ def _as_stored(layer: nn.Module, flat: Tensor) -> Tensor:
     return flat.view(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
 
 
-def reference_moments(module: nn.Module, names: Sequence[str], batch: Batch) -> list[Moments]:
+def reference_moments(
+    module: nn.Module, names: Sequence[str], batch: Batch, price: Loss | None = None
+) -> list[Moments]:
     """Compute what :func:`moments` does, for any model, from every sample's own gradient; slow and plain."""
     fixed = {n: p.detach() for n, p in (*module.named_parameters(), *module.named_buffers())}
     chosen = {name: fixed.pop(name) for name in names}
 
     def loss(chosen: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        logits = shifted(functional_call(module, fixed | chosen, (x[None],)), batch.offset)
-        return functional.cross_entropy(logits, y[None])
+        outputs = shifted(functional_call(module, fixed | chosen, (x[None],)), batch.offset)
+        return (price or CrossEntropy()).total(outputs, y[None])
 
     gradients = vmap(grad(loss), in_dims=(None, 0, 0))(chosen, batch.x, batch.y)
     rows = [gradients[name].flatten(1) for name in names]  # (n, m) each

@@ -1,11 +1,10 @@
-"""A torch module with cross-entropy as an objective in a flat parameter vector."""
+"""A torch module with a loss as an objective in a flat parameter vector."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Generator, Tensor, inference_mode, nn, no_grad
-from torch.nn import functional
 
 from chronofed.core.errors import ChronofedError, DataError, SpecError, UserCodeError
 from chronofed.core.flat import Flat, take
@@ -13,6 +12,7 @@ from chronofed.core.types import Batch, OutputForm, Samples, Spans, Vector
 from chronofed.core.user_code import in_one_line, user_traceback
 from chronofed.models.distillation import distillation_losses
 from chronofed.models.layers import Classifier, ResNet, Scale
+from chronofed.models.losses import CrossEntropy, Loss
 from chronofed.models.moments import moments, reference_moments, shifted, supports
 
 # Samples of one pass; bounds memory.
@@ -30,20 +30,26 @@ ONE_SAMPLE = (
 
 
 class TorchObjective:
-    r"""Weighted cross-entropy :math:`\sum_j a_j\, \mathrm{CE}(\mathrm{module}_w(x_j), y_j)`.
+    r"""Weighted loss :math:`\sum_j a_j\, \ell(\mathrm{module}_w(x_j), y_j)`, by default cross-entropy.
 
     Attributes:
         flat: The module, bound to a flat vector.
         device: Device of the module. Samples may be elsewhere: they are moved batch by batch.
         uses_batch_statistics: Whether the module has BatchNorm.
+        loss: The loss :math:`\ell` of a sample.
     """
 
     def __init__(
-        self, module: nn.Module, augment: Augment | None = None, device: str = "cpu"
+        self,
+        module: nn.Module,
+        augment: Augment | None = None,
+        device: str = "cpu",
+        loss: Loss | None = None,
     ) -> None:
         self.device = torch.device(device)
         self.flat = Flat(module.to(self.device))
         self.uses_batch_statistics = bool(_batch_norms(module))
+        self.loss = CrossEntropy() if loss is None else loss
         self._augment = augment
         self._channels_last = _allows_channels_last(module)
 
@@ -82,7 +88,7 @@ class TorchObjective:
         return {name: named[name].shape for name in self.names}
 
     def logits(self, params: Vector, x: Tensor) -> Tensor:
-        """Predictions in evaluation mode, ``(b, classes)``."""
+        """Outputs in evaluation mode: ``(b, classes)``, of a regression ``(b, 1)``."""
         self._evaluating(params)
         with inference_mode():
             return self._forward(x)
@@ -165,7 +171,9 @@ class TorchObjective:
         for part in _chunks(batch, most):
             x = self._placed(part.x) if quick else self.encode(part.x)
             placed = Batch(x, part.y.to(self.device), part.weight, part.offset)
-            found = (moments if quick else reference_moments)(self.flat.module, names, placed)
+            found = (moments if quick else reference_moments)(
+                self.flat.module, names, placed, self.loss
+            )
             for total, one in zip(sums, zip(*found, strict=True), strict=True):
                 total.add_(torch.cat([part.reshape(-1) for part in one]))
         return sums[0], sums[1]
@@ -184,7 +192,7 @@ class TorchObjective:
         """Gradient of every sample's own loss in its encoded input, in evaluation mode."""
         self._evaluating(params)
         z = x.detach().to(self.device).requires_grad_()
-        loss = functional.cross_entropy(self.flat.module(z), y.to(self.device), reduction="sum")
+        loss = self.loss.total(self.flat.module(z), y.to(self.device))
         (gradient,) = torch.autograd.grad(loss, z)
         return gradient
 
@@ -271,8 +279,8 @@ class TorchObjective:
 
     def _losses(self, batch: Batch) -> Tensor:
         """Loss of every sample in the module's current mode."""
-        logits = shifted(self._forward(batch.x), batch.offset)
-        return functional.cross_entropy(logits, batch.y.to(self.device), reduction="none")
+        outputs = shifted(self._forward(batch.x), batch.offset)
+        return self.loss(outputs, batch.y.to(self.device))
 
     def _only_last(self, spans: Spans) -> bool:
         """Check for the last layer alone, of a model of this package: its gradients need no backward pass."""
@@ -284,9 +292,9 @@ class TorchObjective:
     ) -> list[Vector]:
         r"""Weighted sums of powers of the single samples' gradients in the last layer.
 
-        With the layer's input :math:`h_j` and the gradient in its output
-        :math:`s_j = \mathrm{softmax} - e_{y_j}`, the gradient in the weights is :math:`s_j h_j^\top`, and
-        that in the bias :math:`s_j`.
+        With the layer's input :math:`h_j` and the gradient in its output :math:`s_j`, for cross-entropy
+        :math:`\mathrm{softmax} - e_{y_j}`, the gradient in the weights is :math:`s_j h_j^\top`, and that in the
+        bias :math:`s_j`.
         """
         self._evaluating(params)
         module = self.flat.module
@@ -296,8 +304,8 @@ class TorchObjective:
         for part in _chunks(batch):
             with no_grad():
                 seen = module.embed(self._placed(part.x))
-                signal = shifted(module.fc(seen), batch.offset).softmax(1)
-                signal[torch.arange(len(seen)), part.y.to(self.device)] -= 1
+                outputs = shifted(module.fc(seen), batch.offset)
+                signal = self.loss.signal(outputs, part.y.to(self.device))
                 weight = part.weight.to(seen)
                 for power, total in zip(powers, sums, strict=True):
                     raised = signal.pow(power)

@@ -1,7 +1,8 @@
 """Models that a specification can name, and the modules that they build.
 
 Parameters start with torch's own initialisers; the caller seeds them. Every model takes a batch of samples
-as they are stored, including ``uint8`` images, and returns logits ``(b, classes)``.
+as they are stored, including ``uint8`` images, and returns logits ``(b, classes)``. For a regression
+``classes`` is 1, and the one output is the prediction.
 """
 
 import inspect
@@ -29,7 +30,7 @@ class ModelSettings(Kind):
 
 
 class Linear(ModelSettings, tag="linear"):
-    """Softmax regression on the flattened sample; its loss is convex."""
+    """Softmax regression, or linear regression, on the flattened sample; its loss is convex."""
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """One fully connected layer."""
@@ -116,7 +117,7 @@ class ResNet18(ModelSettings, tag="resnet18"):
 
 
 class Custom(ModelSettings, tag="custom"):
-    """The user's own model: a function that takes ``shape=``, ``classes=`` and the options.
+    """The user's own model: a function of ``shape=``, ``classes=`` (1 for a regression) and the options.
 
     Attributes:
         factory: The function: ``package.module:function``.

@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from chronofed.reports.groups import Group
-from chronofed.studies.paired import SIGNIFICANCE, paired
 from chronofed.training.measure import Column
+from chronofed.training.paired import SIGNIFICANCE, paired
 
 
 def best_row(values: Sequence[Mapping[int, float]], lower: bool = False) -> int | None:

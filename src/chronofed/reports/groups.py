@@ -10,8 +10,8 @@ import numpy as np
 from chronofed.reports.downsample import Numbers
 from chronofed.reports.runs import RunView, flatten
 from chronofed.reports.spread import Spread
-from chronofed.training.measure import Column, MeasureDisplay
-from chronofed.training.measures import BY_KEY, MEASURES
+from chronofed.training.measure import Column, MeasureDisplay, TaskName
+from chronofed.training.measures import MEASURES, of_tasks, task_of
 
 # Keys in which repetitions of one experiment may differ.
 SAME_RESULT = ("name", "seed", "checkpoint", "track")
@@ -147,7 +147,22 @@ def _rounds(run: RunView) -> int:
 def measures_of(found: Sequence[Group]) -> tuple[MeasureDisplay, ...]:
     """Collect all measures that some experiments may have: the package's, and the users' own."""
     own = {m.key: m for group in found for run in group.runs for m in run.own_measures}
-    return (*MEASURES, *(measure for key, measure in own.items() if key not in BY_KEY))
+    ours = of_tasks(tasks_of(found))
+    everywhere = {m.key for m in ours if all(m.key in _retitled(group) for group in found)}
+    usual = (own[m.key] if m.key in everywhere and m.key in own else m for m in ours)
+    return (*usual, *(own[key] for key in own if key not in {m.key for m in MEASURES}))
+
+
+def tasks_of(found: Sequence[Group]) -> list[TaskName]:
+    """Return the tasks of some experiments, from what they recorded; a classification if there is nothing."""
+    lines = [run.history[-1] for group in found for run in group.runs if run.history]
+    return sorted({task_of(line) for line in lines}) or ["classification"]
+
+
+def _retitled(group: Group) -> set[str]:
+    """Return the measures that all runs of a group describe in words of their own."""
+    keys = [{m.key for m in run.own_measures} for run in group.runs]
+    return set.intersection(*keys) if keys else set()
 
 
 def differences(found: Sequence[Group]) -> dict[str, list[Any]]:

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from chronofed.reports.groups import Group
-from chronofed.studies.paired import SIGNIFICANCE
 from chronofed.training.measure import Column
+from chronofed.training.paired import SIGNIFICANCE
 
 
 def notes(groups: Sequence[Group], columns: Sequence[Column], best: Mapping[str, int]) -> list[str]:
@@ -12,6 +12,7 @@ def notes(groups: Sequence[Group], columns: Sequence[Column], best: Mapping[str,
     return [
         *_best(groups, columns, best),
         *_left_out(groups),
+        *_stopped(groups),
         *_samples(groups),
         *_not_measured(groups, columns),
     ]
@@ -44,6 +45,12 @@ def _left_out(groups: Sequence[Group]) -> Iterator[str]:
             yield f"{group.name}: {counts} are finished; the others are not averaged in"
         for copy in group.copies:
             yield f"{copy.path}: left out, because another run has the same settings and seed"
+
+
+def _stopped(groups: Sequence[Group]) -> Iterator[str]:
+    for run in (run for group in groups for run in group.runs):
+        if "stopped_early" in run.summary:
+            yield f"{run.label}: {run.summary['stopped_early']}"
 
 
 def _samples(groups: Sequence[Group]) -> Iterator[str]:

@@ -17,11 +17,11 @@ from chronofed.reports.groups import Group
 from chronofed.reports.results import Results
 from chronofed.reports.spread import Spread, rounded
 from chronofed.reports.tables import TextTable
-from chronofed.studies.paired import SIGNIFICANCE, Paired, holm
 from chronofed.studies.recipe import Recipe
 from chronofed.studies.verdicts import Comparison, Finding, multiplicity
 from chronofed.studies.views import Applicability, Curves, Pairs, SummaryTable, TwoAxes
 from chronofed.training.measures import columns
+from chronofed.training.paired import SIGNIFICANCE, Paired, holm
 
 PICTURES = ("png", "svg")
 

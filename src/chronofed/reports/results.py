@@ -12,10 +12,10 @@ from chronofed.reports.groups import Group
 from chronofed.reports.runs import RunView
 from chronofed.runs.directory import RunDirectory
 from chronofed.studies.claims import Alike, Beats, Claim, Grows, Ordered, Refused
-from chronofed.studies.paired import Paired, paired
 from chronofed.studies.recipe import Recipe, RecipeCell
 from chronofed.studies.study import Study
 from chronofed.studies.verdicts import Comparison, Finding, judge
+from chronofed.training.paired import Paired, paired
 
 logger = logging.getLogger(__name__)
 

@@ -22,6 +22,7 @@ from chronofed.reports.runs import (
     runs_below,
 )
 from chronofed.runs.directory import RunDirectory
+from chronofed.training.measures import headline_text
 
 # Files whose change means that a run is read again.
 RUN_FILES = (".toml", ".json", ".jsonl", "lock", "running")
@@ -190,7 +191,7 @@ def _row(name: str, path: Path) -> dict[str, Any]:
     """Describe one run in the list; one that cannot be read is listed with the reason."""
     directory = RunDirectory(path)
     row: dict[str, Any] = {"id": name, "name": name, "seed": 0, "method": "", "round": 0}
-    row |= {"rounds": None, "accuracy": None, "updated": 0.0, "state": "failed", "eta": None}
+    row |= {"rounds": None, "headline": "", "updated": 0.0, "state": "failed", "eta": None}
     try:
         spec = read_spec(directory)
         lines = last_lines(path / "metrics.jsonl")
@@ -199,7 +200,7 @@ def _row(name: str, path: Path) -> dict[str, Any]:
         row |= {"name": str(spec.get("name", name)), "seed": spec.get("seed", 0)}
         row |= {"method": method_of(spec), "round": latest.get("round", 0), "updated": updated}
         row |= {"rounds": spec.get("rounds") or directory.scenario().get("rounds")}
-        row |= {"accuracy": latest.get("test_accuracy"), "note": ""}
+        row |= {"headline": headline_text(latest).removeprefix("accuracy "), "note": ""}
         check_files(directory)
         directory.summary()
         return row | _live_state(directory, row)

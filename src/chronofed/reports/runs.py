@@ -98,7 +98,7 @@ class RunView:
         measure = BY_KEY.get(key)
         derive = measure.from_summary if measure else None
         found = derive(self.summary) if derive else self.summary.get(key)
-        return None if found is None else float(found)
+        return float(found) if isinstance(found, int | float) else None
 
     def record(self, name: str) -> list[dict[str, Any]]:
         """Read all lines of a record (:mod:`chronofed.training.records`)."""

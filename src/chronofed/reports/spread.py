@@ -5,14 +5,18 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from chronofed.training.measure import decimals
+
 
 def rounded(value: float, digits: int, scale: float = 1.0) -> str:
     """Round a full number to decimals; tables of the terminal, pages and files all show this text.
 
+    A negative number of digits stands for so many significant ones.
+
     >>> rounded(0.685049, 2, 100.0)
     '68.50'
     """
-    return f"{scale * value:.{digits}f}"
+    return f"{scale * value:.{decimals(scale * value, digits)}f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,7 @@ class Spread:
         >>> Spread.of([0.1, 0.2]).text(1, 100), Spread.of([0.1]).text(1, 100, expected=3)
         ('15.0 ± 7.1', '10.0 (1 of 3)')
         """
+        digits = decimals(scale * self.mean, digits)
         parts = [rounded(self.mean, digits, scale)]
         if self.deviation is not None:
             parts.append(f"± {rounded(self.deviation, digits, scale)}")

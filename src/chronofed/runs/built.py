@@ -11,16 +11,18 @@ from torch import Tensor
 
 from chronofed.clients.deletion import check_deletions
 from chronofed.core.errors import SpecError
-from chronofed.data.dataset import Dataset
+from chronofed.data.dataset import Dataset, EvaluateOn
 from chronofed.data.holdout import with_validation
 from chronofed.engines.auto import EngineChoice, choose
 from chronofed.methods.method import check, check_buffers, check_samples
-from chronofed.models.classification import Classification
+from chronofed.models.supervised import SupervisedTask
 from chronofed.runs.identity import digest_data, identify
 from chronofed.runs.load_spec import locate_data
 from chronofed.runs.server_data import digest_samples, load_server_samples, without_held_out
+from chronofed.runs.settle import settle, settle_measures, tuning_periods
 from chronofed.runs.spec import FOREVER, Experiment
 from chronofed.scenarios import Scenario
+from chronofed.training.next_period import NextPeriod, next_period
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +35,27 @@ class BuiltRun:
         scenario: Who takes part when, with which data.
         rounds: Rounds in all.
         data_digest: Digest of the data.
+        upcoming: The rows of the next period, if the model is evaluated on them.
         server_samples: Unlabelled samples of the server, if it has any.
     """
 
     experiment: Experiment
-    task: Classification
+    task: SupervisedTask
     scenario: Scenario
     rounds: int
     data_digest: str
+    upcoming: NextPeriod | None = None
     server_samples: Tensor | None = None
 
     @property
     def identity(self) -> dict[str, str]:
         """Everything that must not change between two parts of a run."""
         return identify(self.experiment, self.data_digest)
+
+    @property
+    def watched_loss(self) -> str:
+        """The loss that tells if training diverged; the next period may have outliers that are not to blame."""
+        return "test_loss" if self.upcoming is None else "seen_loss"
 
     def choose_engine(self) -> EngineChoice:
         """Choose an engine of this machine.
@@ -86,17 +95,21 @@ def build(
     check_device(experiment.device)
     if on_client:
         experiment = msgspec.structs.replace(experiment, server_data=None)
-    experiment = locate_data(experiment, beside or Path.cwd(), data)
+    experiment = settle(locate_data(experiment, beside or Path.cwd(), data))
     loaded = experiment.data.load(data, experiment.seed)
+    experiment = settle_measures(experiment, loaded)
     samples = load_server_samples(experiment, loaded, data)
     data_digest = digest_data(loaded) + digest_samples(samples)
     if check_identity is not None:
         check_identity(identify(experiment, data_digest))
     dataset = _split(experiment, loaded)
-    samples = without_held_out(samples, (loaded.test, loaded.validation, dataset.test))
     scenario = experiment.scenario.on(dataset, experiment.seed)
     task, rounds = experiment.task(dataset), _rounds(experiment, scenario)
-    built = BuiltRun(experiment, task, scenario, rounds, data_digest, samples)
+    upcoming = _upcoming(experiment, dataset, scenario, rounds)
+    # Before it is trained on, every row of a later period is evaluated on.
+    held_out = (loaded.test, loaded.validation, dataset.test, dataset.train if upcoming else None)
+    samples = without_held_out(samples, held_out)
+    built = BuiltRun(experiment, task, scenario, rounds, data_digest, upcoming, samples)
     if not on_client:
         check_samples(experiment.method, samples)
     _check(built)
@@ -106,6 +119,8 @@ def build(
 def _split(experiment: Experiment, dataset: Dataset) -> Dataset:
     """Hold out validation samples if they are wanted, and leave those to evaluate on."""
     settings, on = experiment.data, experiment.evaluate.on
+    if experiment.evaluate.protocol == "next":
+        return _with_next(dataset, on)
     if dataset.validation is None and settings.validation:
         dataset = with_validation(dataset, settings.validation, experiment.seed)
     dataset = dataset.evaluated_on(on)
@@ -116,6 +131,28 @@ def _split(experiment: Experiment, dataset: Dataset) -> Dataset:
     if not len(dataset.train):
         raise SpecError(f"data: no training samples are left; lower data.{on}")
     return dataset
+
+
+def _with_next(dataset: Dataset, on: EvaluateOn) -> Dataset:
+    """Leave the data for evaluations on the next period; only the first periods if settings are chosen."""
+    if not len(dataset.train):
+        raise SpecError("data: no training samples are left; lower data.test")
+    return dataset if on == "test" else dataset.first_periods(tuning_periods(dataset))
+
+
+def _upcoming(
+    experiment: Experiment, dataset: Dataset, scenario: Scenario, rounds: int
+) -> NextPeriod | None:
+    evaluate = experiment.evaluate
+    if evaluate.protocol != "next":
+        return None
+    found = next_period(dataset, scenario, evaluate.every, evaluate.skip, experiment.deletions)
+    periods = min(len(found.origin.periods), rounds // found.rounds_per_period)
+    ends = (found.rounds_per_period * (k + 1) for k in range(periods))
+    if all(found.period(end) is None for end in ends):
+        msg = f"evaluate: nothing is ever evaluated in {rounds} rounds, {found.rounds_per_period} a period"
+        raise SpecError(f"{msg}; lower evaluate.every or evaluate.skip, or train longer")
+    return found
 
 
 def check_device(name: str) -> None:
@@ -140,6 +177,8 @@ def _rounds(experiment: Experiment, scenario: Scenario) -> int:
             msg = f"rounds: forever, but this scenario ends after {scenario.rounds} rounds"
             raise SpecError(msg)
         return FOREVER
+    if experiment.evaluate.protocol == "next" and experiment.evaluate.on == "validation":
+        return min(experiment.rounds or FOREVER, scenario.rounds or FOREVER)
     rounds = experiment.rounds if experiment.rounds is not None else scenario.rounds
     if rounds is None:
         msg = "rounds: missing (this scenario has no end of its own)"
@@ -149,8 +188,11 @@ def _rounds(experiment: Experiment, scenario: Scenario) -> int:
 
 def _check(built: BuiltRun) -> None:
     experiment, task, scenario = built.experiment, built.task, built.scenario
-    check(experiment.method, scenario, built.rounds)
+    check(experiment.method, scenario, built.rounds, experiment.train)
     experiment.evaluate.check(scenario)
+    if experiment.stop is not None:
+        classified, follows = bool(task.data.classes), built.upcoming is not None
+        experiment.stop.check(task.data.validation, classified, follows)
     check_deletions(experiment.deletions, built.rounds)
     if scenario.remote and any(deletion.rows for deletion in experiment.deletions):
         msg = (

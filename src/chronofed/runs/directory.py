@@ -6,6 +6,9 @@
 ``digests.json``           digests of what it was trained with (data, settings, modules) and of final records
 ``metrics.jsonl``          one line per evaluation; the same bytes however often it was resumed
 ``period_accuracy.jsonl``  accuracy on every client's data sets at every evaluation
+``period_error.jsonl``     of a regression, the mean absolute error instead
+``breakdown.jsonl``        figures by class and by client at every evaluation
+``baselines.json``         scores of the baselines on the same rows
 ``round_weights.jsonl``    weights of the present and of each remembered round at every evaluation
 ``times.jsonl``            wall-clock seconds, which differ from run to run
 ``scenario.json``          who holds which classes when, for reports without the data
@@ -39,7 +42,14 @@ from chronofed.training.records import RECORDS
 # Files with a line for each evaluation, which are the same however often a run was resumed.
 LASTING_FILES = ("metrics.jsonl", *(f"{record.name}.jsonl" for record in RECORDS))
 RECORD_FILES = (*LASTING_FILES, "times.jsonl")
-JSON_FILES = ("summary.json", "scenario.json", "environment.json", "measures.json", "failure.json")
+JSON_FILES = (
+    "summary.json",
+    "scenario.json",
+    "environment.json",
+    "measures.json",
+    "baselines.json",
+    "failure.json",
+)
 State = Literal["finished", "running", "stopped", "failed"]
 
 
@@ -98,8 +108,8 @@ class RunDirectory:
     @property
     def exists(self) -> bool:
         """True if the directory holds a run: a ``spec.toml`` alone may be a user's own."""
-        made = (self.path / "digests.json", self.path / "environment.json", self.checkpoints)
-        return self.spec_path.is_file() and any(path.exists() for path in made)
+        names = ("digests.json", "environment.json", "metrics.jsonl", "summary.json", "checkpoints")
+        return self.spec_path.is_file() and any((self.path / name).exists() for name in names)
 
     def check_new(self) -> None:
         """Refuse to overwrite a run.
@@ -271,6 +281,14 @@ class RunDirectory:
     def describe_preparation(self, content: bytes) -> None:
         """Record how the columns of a table became features and classes."""
         write_atomic(self.path / "preparation.json", content)
+
+    def describe_baselines(self, about: Mapping[str, Any]) -> None:
+        """Record the scores of the baselines."""
+        write_atomic(self.path / "baselines.json", _json(about))
+
+    def baselines(self) -> dict[str, Any]:
+        """Return the scores of the baselines; empty if there are none."""
+        return read_json(self.path / "baselines.json") or {}
 
     def scenario(self) -> dict[str, Any]:
         """Return who holds which classes when; empty if it was not recorded."""

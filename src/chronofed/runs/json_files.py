@@ -37,6 +37,13 @@ class PeriodLine(TypedDict):
     held: NotRequired[list[tuple[int, int, list[tuple[int, float]]]]]
 
 
+class PeriodErrorLine(TypedDict):
+    """The form of a line of ``period_error.jsonl``."""
+
+    round: int
+    error: list[tuple[int, int, float]]
+
+
 class WeightsLine(TypedDict):
     """The form of a line of ``round_weights.jsonl``."""
 
@@ -46,6 +53,25 @@ class WeightsLine(TypedDict):
     older: float
 
 
+class ReferenceTable(TypedDict):
+    """The form of a baseline in ``summary.json``."""
+
+    title: str
+    mean: float
+    difference: float
+    p: float | None
+
+
+class BaselinesTable(TypedDict):
+    """The form of the comparison with baselines in ``summary.json``."""
+
+    measure: str
+    mean: float | None
+    periods: int
+    references: dict[str, ReferenceTable]
+    words: str
+
+
 class AnyLine(TypedDict):
     """The form of every other line."""
 
@@ -53,12 +79,15 @@ class AnyLine(TypedDict):
 
 
 FORMS: dict[str, Any] = {
-    "summary.json": dict[str, Number],
+    "summary.json": dict[str, Number | BaselinesTable],
     "scenario.json": ScenarioTable,
     "period_accuracy.jsonl": PeriodLine,
+    "period_error.jsonl": PeriodErrorLine,
     "round_weights.jsonl": WeightsLine,
 }
 """The form of the content of a file, or of its lines."""
+SUMMARY_WORDS = ("stopped_early",)
+"""Entries of a summary that are words; all others are numbers."""
 NUMBERS_ONLY = ("metrics.jsonl", "times.jsonl")
 
 
@@ -73,11 +102,19 @@ def read_json(path: Path) -> dict[str, Any] | None:
         return None
     try:
         found = json.loads(content)
-        msgspec.convert(found, FORMS.get(path.name, dict[str, Any]))
+        _check_form(found, path.name)
     except (ValueError, RecursionError, msgspec.ValidationError) as error:
         raise RunError(f"{path} is damaged ({_one_line(error)}); {_advice(path)}") from error
     table: dict[str, Any] = found
     return table
+
+
+def _check_form(found: Any, name: str) -> None:
+    """Raise an error of msgspec for content that has not the form of its file."""
+    if name == "summary.json" and isinstance(found, dict):
+        msgspec.convert([found[key] for key in SUMMARY_WORDS if key in found], list[str])
+        found = {key: value for key, value in found.items() if key not in SUMMARY_WORDS}
+    msgspec.convert(found, FORMS.get(name, dict[str, Any]))
 
 
 def read_bytes(path: Path) -> bytes | None:

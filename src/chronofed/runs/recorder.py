@@ -13,6 +13,7 @@ from chronofed.runs.record_digests import RecordDigests
 from chronofed.runs.tracking import Guarded
 from chronofed.training.evaluation import Evaluator
 from chronofed.training.loop import Snapshot
+from chronofed.training.stopping import EarlyStopping
 from chronofed.training.summary import Measures
 
 
@@ -24,6 +25,7 @@ class Recorder:
         directory: The run's directory.
         built: The experiment.
         evaluator: Evaluates a snapshot.
+        stopping: Decides whether the run ends early.
         tracker: Receives every evaluation.
         timer: Measures the time of each phase.
         writer: Writes checkpoints.
@@ -33,6 +35,7 @@ class Recorder:
     directory: RunDirectory
     built: BuiltRun
     evaluator: Evaluator
+    stopping: EarlyStopping
     tracker: Guarded
     timer: PhaseTimer
     writer: CheckpointWriter
@@ -53,14 +56,23 @@ class Recorder:
         """Do what is due after a round; return the evaluation, if there was one."""
         settings, rounds = self.built.experiment, self.built.rounds
         measures = None
-        if settings.evaluate.due(snapshot.round, rounds):
+        if self.evaluator.due(snapshot.round, rounds):
             measures = self._evaluate(snapshot)
+            self.stopping.absorb([measures])
         forgotten = last_deletion(settings.deletions, snapshot.round)
         # Older checkpoints may hold what a deletion has just removed: replace them at once.
         due = snapshot.round in (rounds, forgotten + 1)
-        if due or snapshot.round % settings.checkpoint.every == 0:
+        if due or self.stopping.reason or snapshot.round % settings.checkpoint.every == 0:
             self._save(snapshot, forgotten)
         return measures
+
+    def seconds(self) -> dict[str, float]:
+        """Return the time by phase, with what came after the last evaluation."""
+        spent = self.directory.seconds()
+        if self.built.upcoming is not None:
+            rest = {"total": time.perf_counter() - self._since, **self.timer.drain()}
+            spent |= {phase: spent.get(phase, 0.0) + value for phase, value in rest.items()}
+        return spent
 
     def _evaluate(self, snapshot: Snapshot) -> Measures:
         with self.timer("evaluate"):

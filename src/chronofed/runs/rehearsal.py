@@ -21,13 +21,14 @@ from chronofed.core.user_code import in_one_line, user_code
 from chronofed.engines.base import LocalEngine
 from chronofed.engines.serial import SerialEngine
 from chronofed.methods.local import Train
-from chronofed.models.classification import Classification
-from chronofed.models.objective import ONE_SAMPLE
+from chronofed.models.objective import ONE_SAMPLE, TorchObjective
+from chronofed.models.supervised import SupervisedTask
 from chronofed.runs.built import BuiltRun
 from chronofed.scenarios import Indices, Scenario, Visit
 from chronofed.scenarios.membership import Everyone
 from chronofed.training.evaluation import Evaluator
 from chronofed.training.loop import run as run_rounds
+from chronofed.training.scenario_summary import names_of
 
 # A client remembers in the first round what it recalls in the second.
 ROUNDS = 2
@@ -84,8 +85,16 @@ def _rounds(built: BuiltRun, engine: LocalEngine, client: int, indices: Indices)
     settings, task = built.experiment, engine.task
     stream = _FirstSamples(indices, client, built.scenario.clients, built.scenario.persistent)
     scenario = Scenario(stream, Everyone(), None, settings.seed)
-    assert isinstance(task, Classification)
-    evaluator = Evaluator(task, scenario, settings.method, settings.evaluate, settings.seed)
+    assert isinstance(task, SupervisedTask)
+    evaluator = Evaluator(
+        task,
+        scenario,
+        settings.method,
+        settings.evaluate,
+        settings.seed,
+        upcoming=built.upcoming,
+    )
+    period = built.upcoming.first if built.upcoming else None
     snapshots = run_rounds(
         settings.method,
         scenario,
@@ -99,7 +108,7 @@ def _rounds(built: BuiltRun, engine: LocalEngine, client: int, indices: Indices)
     )
     try:
         for snapshot in snapshots:
-            evaluator(snapshot)
+            evaluator(snapshot, period)
     except DivergedError:
         # The run itself says so, with its own round.
         return
@@ -109,7 +118,7 @@ def _one_step(train: Train) -> Train:
     return msgspec.structs.replace(train, steps=1, slow=0.0)
 
 
-def _smaller(built: BuiltRun) -> Classification:
+def _smaller(built: BuiltRun) -> SupervisedTask:
     """Return the task with a few of its test samples, unless somebody needs to see all of them."""
     task = built.task
     if task.data.origin is not None or built.experiment.evaluate.measures:
@@ -129,23 +138,36 @@ def _first_visit(built: BuiltRun) -> tuple[int, Indices] | None:
     return None
 
 
-def _check_model(task: Classification) -> None:
+def _check_model(task: SupervisedTask) -> None:
     """Pass some test samples through the model.
 
     Raises:
-        SpecError: If it has nothing to train, or does not return a logit for each class.
+        SpecError: If it has nothing to train, does not return a logit for each class or the one output of a
+            regression, or the loss is not one number for each sample.
         UserCodeError: If it fails.
     """
-    objective, samples = task.objective(), _few(task.data.test, TEST_SAMPLES)
+    tested = task.data.test if len(task.data.test) else task.data.train
+    objective, samples = task.objective(), _few(tested, TEST_SAMPLES)
     if not objective.flat.size:
         raise SpecError("model: it has no trainable parameters")
     logits = objective.logits(objective.flat.read(), samples.x)
-    expected = (len(samples), len(task.data.classes))
+    expected = (len(samples), task.outputs)
     found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
     if found != expected:
         raise SpecError(
             f"model: it returns {found} for {len(samples)} samples, expected {expected}"
         )
+    _check_own_loss(objective, logits, samples)
+
+
+def _check_own_loss(objective: TorchObjective, outputs: torch.Tensor, samples: Samples) -> None:
+    """Refuse a user's own loss that does not return a number for each sample."""
+    name = type(objective.loss).__name__
+    with user_code(f"loss {name} failed"):
+        losses = objective.loss(outputs, samples.y.to(objective.device))
+    found = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
+    if found != (len(samples),):
+        raise SpecError(f"loss {name}: it returns {found}, expected one number for each sample")
 
 
 def _check_batch_of_one(built: BuiltRun) -> None:
@@ -164,7 +186,8 @@ def _check_batch_of_one(built: BuiltRun) -> None:
         if place is None:
             return
         why = ONE_SAMPLE if objective.uses_batch_statistics else in_one_line(error)
-        msg = f"round {place[0]}, client {place[1]}: the model fails on one sample: {why}"
+        who = names_of(built.scenario, built.task.data).client(place[1])
+        msg = f"round {place[0]}, {who}: the model fails on one sample: {why}"
         raise SpecError(msg) from error
 
 

@@ -1,6 +1,6 @@
 """Running an experiment in a run directory, from the start or from its latest checkpoint."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -13,9 +13,10 @@ from chronofed.core.spec_io import to_table
 from chronofed.core.timing import PhaseTimer
 from chronofed.core.user_code import user_frames_only
 from chronofed.engines.base import ManagedEngine
-from chronofed.models.classification import Classification
+from chronofed.models.supervised import SupervisedTask
 from chronofed.runs.built import BuiltRun, build
 from chronofed.runs.checkpoint_writer import CheckpointWriter
+from chronofed.runs.comparison import compare_with_baselines
 from chronofed.runs.directory import RunDirectory
 from chronofed.runs.environment import environment
 from chronofed.runs.identity import ChangedError
@@ -29,7 +30,9 @@ from chronofed.training.divergence import check_loss
 from chronofed.training.evaluation import Evaluator
 from chronofed.training.loop import Snapshot
 from chronofed.training.loop import run as run_rounds
+from chronofed.training.measures import next_period_displays
 from chronofed.training.scenario_summary import describe
+from chronofed.training.stopping import EarlyStopping
 from chronofed.training.summary import Measures, summarise
 
 
@@ -39,7 +42,7 @@ class Progress:
 
     Attributes:
         round: Rounds done.
-        rounds: Rounds in all.
+        rounds: Rounds in all; fewer than planned as soon as the run stops early.
         measures: The evaluation of this round, if there was one.
     """
 
@@ -49,7 +52,7 @@ class Progress:
 
 
 OnRound: TypeAlias = Callable[[Progress], None]
-EngineFactory: TypeAlias = Callable[[Classification, PhaseTimer], ManagedEngine]
+EngineFactory: TypeAlias = Callable[[SupervisedTask, PhaseTimer], ManagedEngine]
 """Makes an engine whose clients keep their own state, such as one on other machines."""
 
 
@@ -217,34 +220,43 @@ def _train(
 ) -> dict[str, Any]:
     """Train from a snapshot to the last round, and write the summary."""
     experiment, timer = built.experiment, PhaseTimer()
+    guess = built.task.guess_loss()
     done = latest.round if latest else 0
     if built.task.data.preparation is not None:
         directory.describe_preparation(built.task.data.preparation.to_json())
     directory.describe_scenario(describe(built.scenario, built.task.data, built.rounds))
     own = experiment.evaluate.own_measures()
-    directory.describe_measures([measure.display() for measure in own])
+    retitled = next_period_displays() if built.upcoming else []
+    directory.describe_measures([*retitled, *(measure.display() for measure in own)])
     with user_frames_only():
         engine, workers = _make_engine(directory, built, timer, done, engine_factory)
     tracker = Guarded(find_tracker(experiment.track) if experiment.track else None)
     tracker.start(TrackedRun(directory.path, to_table(experiment), done, built.rounds))
     with closing(engine), CheckpointWriter(directory) as writer:
-        evaluator = _evaluator(directory, built, cast("Classification", engine.task), workers)
+        evaluator = _evaluator(directory, built, cast("SupervisedTask", engine.task), workers)
         # Remote clients must not be ahead of the checkpoint that the server can resume from.
         wait_for_writes = engine_factory is not None
-        recorder = Recorder(directory, built, evaluator, tracker, timer, writer, wait_for_writes)
+        stopping = _stopping(directory, built)
+        parts = (evaluator, stopping, tracker, timer, writer)
+        recorder = Recorder(directory, built, *parts, wait_for_writes)
         snapshots = _snapshots(built, engine, latest, timer)
         # A loaded snapshot may hold a file open.
         del latest
         on_round(Progress(done, built.rounds, None))
         recorder.start_clock()
-        for snapshot in snapshots:
+        while not stopping.reason and (snapshot := next(snapshots, None)):
             with user_frames_only():
                 measures = recorder.record(snapshot)
-            on_round(Progress(snapshot.round, built.rounds, measures))
-            check_loss(measures, len(built.task.data.classes))
+            last = snapshot.round if stopping.reason else built.rounds
+            on_round(Progress(snapshot.round, last, measures))
+            check_loss(measures, guess, built.watched_loss)
     history = directory.history()
-    check_loss(history[-1] if history else None, len(built.task.data.classes))
-    summary = summarise(history, own) | _seconds(directory)
+    check_loss(history[-1] if history else None, guess, built.watched_loss)
+    summary = summarise(history, own) | {"rounds": built.rounds} | stopping.outcome(built.rounds)
+    if built.upcoming is not None:
+        with timer("baselines"):
+            summary |= compare_with_baselines(directory, built, history)
+    summary |= _seconds(recorder.seconds())
     directory.finish(summary)
     tracker.finish(summary)
     return summary
@@ -271,14 +283,22 @@ def _make_engine(
 
 
 def _evaluator(
-    directory: RunDirectory, built: BuiltRun, task: Classification, workers: int
+    directory: RunDirectory, built: BuiltRun, task: SupervisedTask, workers: int
 ) -> Evaluator:
     settings = built.experiment
-    evaluator = Evaluator(
-        task, built.scenario, settings.method, settings.evaluate, settings.seed, workers=workers
-    )
-    evaluator.absorb(directory.record("period_accuracy"))
+    parts = (task, built.scenario, settings.method, settings.evaluate, settings.seed)
+    evaluator = Evaluator(*parts, workers, built.upcoming, settings.stop is not None)
+    evaluator.absorb(directory.record(evaluator.accuracy_history.record))
     return evaluator
+
+
+def _stopping(directory: RunDirectory, built: BuiltRun) -> EarlyStopping:
+    """Follow the evaluations so far; data that are to be deleted are deleted before a run may end."""
+    settings = built.experiment
+    deletions = [deletion.round + 1 for deletion in settings.deletions]
+    stopping = EarlyStopping(settings.stop, max(deletions, default=0))
+    stopping.absorb(directory.history())
+    return stopping
 
 
 def _snapshots(
@@ -304,8 +324,8 @@ def _snapshots(
         yield from snapshots
 
 
-def _seconds(directory: RunDirectory) -> dict[str, float]:
+def _seconds(spent: Mapping[str, float]) -> dict[str, float]:
     return {
         f"seconds_{phase}" if phase != "total" else "seconds": round(value, 3)
-        for phase, value in directory.seconds().items()
+        for phase, value in spent.items()
     }

@@ -20,16 +20,19 @@ from chronofed.methods.local import Train
 from chronofed.methods.method import Method
 from chronofed.models.augment import crop_and_flip
 from chronofed.models.classification import Classification
+from chronofed.models.losses import Loss
+from chronofed.models.regression import Regression
+from chronofed.models.supervised import SupervisedTask
 from chronofed.models.zoo import Mlp, ModelSettings
 from chronofed.scenarios.settings import ScenarioSettings
 from chronofed.scenarios.subsets import Subsets
-from chronofed.training.evaluation import Evaluate
+from chronofed.training.evaluate import Evaluate
+from chronofed.training.stopping import Stop
 
 FOREVER = sys.maxsize
 """Number of rounds of a run without end."""
 NO_RESULT = ("name", "checkpoint", "engine", "workers", "state_cache_mb", "device", "track")
 """Settings that do not decide the result."""
-
 Workers = Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS)]
 
 
@@ -56,11 +59,14 @@ class Experiment(Config):
         server_data: Source of unlabelled samples on the server, for a backbone that refines the model on them.
             Only the inputs of its training samples are used; those that are also evaluated on are left out.
         model: The model.
+        loss: The loss of a sample; by default ``cross-entropy`` for classes and ``squared`` for numbers. Or
+            your own, as ``package.module:Class`` of a :class:`~chronofed.Loss`.
         scenario: Who takes part when, with which data.
         method: How to learn.
         train: How clients train.
         evaluate: When and on what the model is evaluated.
         checkpoint: How often the state is saved.
+        stop: When to end before the last round; by default never.
         deletions: Data to be forgotten from some round on.
         engine: Engine that trains the clients; results do not depend on it, but ``batched`` rounds differently.
             ``auto``: the fastest for the model, the cohort and the machine. ``serial``: one client after
@@ -81,6 +87,7 @@ class Experiment(Config):
     data: DataSettings = Images()
     server_data: DataSettings | None = None
     model: ModelSettings = Mlp()
+    loss: Loss | None = None
     scenario: ScenarioSettings = Subsets()
     method: Method = Method()
     train: Train = Train()
@@ -92,16 +99,21 @@ class Experiment(Config):
     state_cache_mb: Positive | None = None
     device: str = "cpu"
     track: str | None = None
+    stop: Stop | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_name(self.engine)
 
-    def task(self, dataset: Dataset) -> Classification:
-        """Make the task of learning from a data set: the experiment's, or a client's own."""
+    def task(self, dataset: Dataset) -> SupervisedTask:
+        """Make the task of learning from a data set: the experiment's, or a client's own.
+
+        Without classes it is a regression.
+        """
         augment = getattr(self.data, "augment", "none")
         change = crop_and_flip if augment == "crop-flip" else None
-        return Classification(dataset, self.model, change, self.device)
+        kind = Classification if dataset.classes else Regression
+        return kind(dataset, self.model, change, self.device, self.loss)
 
     @property
     def state_cache_bytes(self) -> int | None:

@@ -51,7 +51,7 @@ class Tracker(Protocol):
         """Log the evaluation after a round."""
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """End: the run is finished. Not called for a run that stops before its last round."""
+        """End: the run is finished. Not called for a run that is interrupted."""
 
 
 def find_tracker(name: str) -> Tracker:

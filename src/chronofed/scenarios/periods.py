@@ -1,6 +1,7 @@
 """Periods of a table: clients with rows in a period take part in its rounds."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,6 +20,8 @@ class Periods(ScenarioSettings, tag="periods"):
         window: Periods of data that a client holds, including the present one.
     """
 
+    follows_periods: ClassVar[bool] = True
+
     rounds_per_period: Count = 1
     window: Count = 1
 
@@ -35,7 +38,8 @@ class Periods(ScenarioSettings, tag="periods"):
             origin.train_client,
             origin.train_period,
             len(origin.clients),
-            len(origin.periods),
+            # Later periods may hold test rows only, and have no rounds.
+            int(origin.train_period.max(initial=0)) + 1,
             self.rounds_per_period,
             self.window,
         )
@@ -57,6 +61,9 @@ class PeriodStream:
         rounds_per_period: Rounds that a period lasts.
         window: Periods of data that a client holds, including the present one, which is the visit's key.
     """
+
+    follows_origin: ClassVar[bool] = True
+    """Its clients and keys are those of the data's :class:`~chronofed.data.dataset.Origin`, with its names."""
 
     client: Codes
     period: Codes

@@ -23,6 +23,9 @@ class ScenarioSettings(Kind, kw_only=True):
     remote: ClassVar[bool] = False
     """True if clients bring data of their own, beside those of the specification."""
 
+    follows_periods: ClassVar[bool] = False
+    """True if rounds follow the periods of a table."""
+
     membership: Membership = Everyone()
     cohort: Count | None = None
 

@@ -9,8 +9,8 @@ from typing import Any
 from chronofed.core.timing import PhaseTimer
 from chronofed.core.types import Batch, Vector
 from chronofed.engines.serial import SerialEngine
-from chronofed.models.classification import Classification
 from chronofed.models.objective import TorchObjective
+from chronofed.models.supervised import SupervisedTask
 from chronofed.runs.built import BuiltRun
 from chronofed.runs.checkpoint import save
 from chronofed.training.evaluation import Evaluator
@@ -66,9 +66,16 @@ def profile(built: BuiltRun, rounds: int) -> Profile:
     snapshot = [snapshot, *snapshots][-1]
     total = time.perf_counter() - begin
     spent = timer.drain()
-    evaluate = Evaluator(task, scenario, experiment.method, experiment.evaluate, experiment.seed)
+    evaluate = Evaluator(
+        task,
+        scenario,
+        experiment.method,
+        experiment.evaluate,
+        experiment.seed,
+        upcoming=built.upcoming,
+    )
     with timer("evaluate"):
-        evaluate(snapshot)
+        evaluate(snapshot, built.upcoming.first if built.upcoming else None)
     with timer("write"), tempfile.TemporaryDirectory() as folder:
         save(Path(folder), snapshot, keep=1)
     return Profile(rounds, _phases(spent, total, rounds), timer.drain())
@@ -86,7 +93,7 @@ def _phases(spent: dict[str, float], total: float, rounds: int) -> dict[str, flo
 class _Timed:
     """A task whose objectives time their gradients."""
 
-    task: Classification
+    task: SupervisedTask
     timer: PhaseTimer
 
     def objective(self) -> TorchObjective:

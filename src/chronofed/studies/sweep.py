@@ -1,10 +1,11 @@
 """Tuning settings with Optuna: every trial is an ordinary run, and a bad one is stopped early.
 
 Trials are scored on validation rows, which are taken from the training rows. Test rows are left out of the
-data of a trial altogether, so that they can still say how good the chosen settings are.
+data of a trial altogether, so that they can still say how good the chosen settings are. Where a model is
+evaluated on the next period, trials see the first half of the periods only, for the same reason.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -16,11 +17,15 @@ from chronofed.core.atomic import make_folder, write_atomic
 from chronofed.core.errors import DivergedError, MissingExtraError, RunError, SpecError
 from chronofed.data.dataset import EvaluateOn
 from chronofed.runs import runner
+from chronofed.runs.built import build
 from chronofed.runs.directory import RunDirectory
 from chronofed.runs.load_spec import load
+from chronofed.runs.settle import TUNING_SHARE, settle, tuning_periods
 from chronofed.runs.spec import Experiment
 from chronofed.studies.search_range import SearchRange
 from chronofed.studies.study import Study
+from chronofed.training.measure import HEADLINES, headline_of
+from chronofed.training.measures import BY_KEY, MEASURES
 from chronofed.training.summary import summary_keys
 
 if TYPE_CHECKING:
@@ -31,6 +36,8 @@ STARTUP_TRIALS = 5
 VALIDATION_SHARE = 0.2
 """Share of the training rows that trials are scored on, if the specification has none for it."""
 DIVERGED = "diverged"
+MEASURED = "measured"
+"""Attribute of a trial: the number of the summary that it is scored by, and its value."""
 SCORED_ON = "scored_on"
 
 OnRound: TypeAlias = Callable[[int, runner.Progress], None]
@@ -45,12 +52,42 @@ class Trial:
         settings: The settings tried.
         value: The measure's mean over seeds; ``None`` if it was stopped early or diverged.
         state: ``complete``, ``pruned``, or ``fail`` if it diverged.
+        measure: The number of the summary that it is.
     """
 
     number: int
     settings: dict[str, Any]
     value: float | None
     state: str
+    measure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A number of a summary that trials are scored by.
+
+    Attributes:
+        key: Its name.
+        sign: -1 if less is better.
+    """
+
+    key: str
+    sign: float
+
+
+def find_measure(name: str, summary: Mapping[str, Any]) -> Scored:
+    """Find a number of a summary; a statistic alone is that of the run's headline.
+
+    Raises:
+        SpecError: If there is no such number.
+    """
+    columns = [column for measure in MEASURES for column in measure.columns()]
+    lower = {column.key for column in columns if column.better == "lower"}
+    for key in (name, f"{name}_{HEADLINES['regression']}"):
+        if key in summary:
+            return Scored(key, -1.0 if key in lower else 1.0)
+    known = ", ".join(key for key in summary if "seconds" not in key)
+    raise SpecError(f"--measure {name}: not measured here; use one of {known}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +100,8 @@ class Sweep:
         folder: Folder of the runs and of Optuna's database; a search continues in the folder where it stopped.
         overrides: Other changes to the specification.
         data: Folder of data files.
-        measure: The number of the summary to maximise.
+        measure: The number of the summary to optimise: the largest is best, of an error or a loss the least.
+            ``anytime``, ``last`` and ``best5`` are of the accuracy, or of a regression of the ``rmse``.
         seeds: The value of a trial is its mean over these seeds.
         on: Rows that trials are scored on. The ``test`` rows cannot be used to judge the result any more.
     """
@@ -98,13 +136,27 @@ class Sweep:
                 raise SpecError(f"--measure {self.measure}: not in a summary; use one of {listed}")
 
     def save(self, trial: Trial) -> Path:
-        """Write the specification of a trial to ``best.toml``, with its own split of the data."""
+        """Write the specification of a trial to ``best.toml``, with its own split of the data.
+
+        It is not evaluated on periods that it was chosen by.
+        """
         best = self._loaded([str(trial.settings[each.key]) for each in self.ranges])
+        best = self._skipping(best)
         path = self.folder / "best.toml"
-        value = f"{self.measure} = {trial.value!r} on {self._rows(self._scored(best))}"
+        value = f"{trial.measure} = {trial.value!r} on {self._rows(self._scored(best))}"
         content = msgspec.structs.replace(best, seed=self.seeds[0]).resolved()
         write_atomic(path, f"# Chosen by chronofed sweep: {value}.\n{content}".encode())
         return path
+
+    def _skipping(self, best: Experiment) -> Experiment:
+        if self.on == "test" or settle(best).evaluate.protocol != "next":
+            return best
+        data = build(best, self.data).task.data
+        used = tuning_periods(data)
+        if data.origin is None or used == len(data.origin.periods):
+            return best
+        evaluate = msgspec.structs.replace(best.evaluate, skip=max(used, best.evaluate.skip))
+        return msgspec.structs.replace(best, evaluate=evaluate)
 
     def experiment(self, values: Sequence[str]) -> Experiment:
         """Load the specification with a value for every range, to be scored on the rows of this sweep."""
@@ -116,15 +168,20 @@ class Sweep:
 
     def _scored(self, experiment: Experiment) -> Experiment:
         """Evaluate on the rows of this sweep; hold out validation rows if there are none."""
-        data = experiment.data
-        if self.on == "validation" and not data.validation:
+        experiment = settle(experiment)
+        data, follows = experiment.data, experiment.evaluate.protocol == "next"
+        if self.on == "validation" and not data.validation and not follows:
             data = msgspec.structs.replace(data, validation=VALIDATION_SHARE)
-        evaluate = msgspec.structs.replace(experiment.evaluate, on=self.on)
+        evaluate = msgspec.structs.replace(experiment.evaluate, on=self.on, baselines="off", skip=0)
         return msgspec.structs.replace(experiment, data=data, evaluate=evaluate)
 
     def _rows(self, experiment: Experiment) -> str:
+        follows = experiment.evaluate.protocol == "next"
         if self.on == "test":
-            return "test rows, which cannot judge the result any more"
+            rows = "the next period, all of them" if follows else "test rows"
+            return f"{rows}, which cannot judge the result any more"
+        if follows:
+            return f"the next period, in the first {TUNING_SHARE:.0%} of the periods"
         return f"validation rows ({experiment.data.validation:g} of the training rows)"
 
     def _loaded(self, values: Sequence[str]) -> Experiment:
@@ -212,10 +269,10 @@ class Sweep:
             self._summary(msgspec.structs.replace(experiment, seed=seed), trial, on_round)
             for seed in self.seeds
         ]
-        if self.measure not in summaries[0]:
-            known = ", ".join(key for key in summaries[0] if "seconds" not in key)
-            raise SpecError(f"--measure {self.measure}: not measured here; use one of {known}")
-        return sum(float(summary[self.measure]) for summary in summaries) / len(summaries)
+        measure = find_measure(self.measure, summaries[0])
+        value = sum(float(summary[measure.key]) for summary in summaries) / len(summaries)
+        trial.set_user_attr(MEASURED, [measure.key, value])
+        return measure.sign * value
 
     def _summary(
         self, experiment: Experiment, trial: "optuna.Trial", on_round: OnRound
@@ -240,6 +297,8 @@ class Sweep:
 @dataclass(slots=True)
 class _Reporter:
     """Reports the accuracies of a run to its trial, also those of an earlier call that was stopped.
+
+    Of a regression it reports negative errors, because Optuna maximises.
 
     Attributes:
         trial: The trial.
@@ -267,18 +326,23 @@ class _Reporter:
             return
         for line in self.directory.history():
             if self._reported < line["round"] <= done and line["round"] < rounds:
-                self.trial.report(float(line["test_accuracy"]), line["round"])
+                headline = BY_KEY[headline_of(line)]
+                sign = -1.0 if headline.better == "lower" else 1.0
+                self.trial.report(sign * float(line[headline.key]), line["round"])
         self._reported = done
 
 
 def ranked(study: "optuna.Study") -> list[Trial]:
     """Return all trials but those that were queued again: best first, those without a value last."""
-    found = [
-        Trial(t.number, t.params, t.value, t.state.name.lower())
-        for t in study.trials
-        if t.state.is_finished() and not _lost(t)
-    ]
-    return sorted(found, key=lambda t: (t.state != "complete", -(t.value or 0.0), t.number))
+    found = [trial for trial in study.trials if trial.state.is_finished() and not _lost(trial)]
+    # Optuna maximises, so its value of an error is negative.
+    found.sort(key=lambda t: (t.state.name != "COMPLETE", -(t.value or 0.0), t.number))
+    return list(map(_trial, found))
+
+
+def _trial(trial: "optuna.trial.FrozenTrial") -> Trial:
+    measure, value = trial.user_attrs.get(MEASURED, ("", trial.value))
+    return Trial(trial.number, trial.params, value, trial.state.name.lower(), measure)
 
 
 def _lost(trial: "optuna.trial.FrozenTrial") -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from chronofed.studies.claims import Claim
-from chronofed.studies.paired import SIGNIFICANCE, Paired, holm
+from chronofed.training.paired import SIGNIFICANCE, Paired, holm
 
 Verdict = Literal["holds", "does not hold", "not resolved", "not run"]
 
@@ -71,7 +71,7 @@ def judge(claim: Claim, comparisons: Sequence[Comparison]) -> Finding:
     It *holds* if every difference is as claimed with p < 0.05. Nothing is corrected for this: all must pass,
     which makes a wrong verdict less likely with every difference (an intersection-union test, Berger 1982).
     It *does not hold* if one difference is the opposite. The more there are, the likelier one is so by chance;
-    so these p-values are corrected (:func:`~chronofed.studies.paired.holm`).
+    so these p-values are corrected (:func:`~chronofed.training.paired.holm`).
     """
     verdict: Verdict = "not resolved"
     if not comparisons or any(one.found is None for one in comparisons):

@@ -1,7 +1,5 @@
 """A run that diverged: its loss is beyond anything that learning produces."""
 
-import math
-
 from chronofed.core.errors import DivergedError
 from chronofed.training.summary import Measures
 
@@ -9,25 +7,24 @@ LARGEST_FACTOR = 1000
 """A model whose loss is so many times that of guessing has diverged; overconfident ones reach about 50."""
 
 
-def check_loss(measures: Measures | None, classes: int) -> None:
-    r"""Refuse to go on once the test loss exceeds :math:`1000 \log C`, or is no number.
-
-    A uniform guess among *C* classes has the loss :math:`\log C`.
+def check_loss(measures: Measures | None, guess: float, key: str = "test_loss") -> None:
+    """Refuse to go on once the loss exceeds 1000 times that of guessing, or is no number.
 
     Args:
         measures: An evaluation; ``None`` if there was none.
-        classes: Number of classes.
+        guess: The loss of a model that has learned nothing.
+        key: The loss: on the test set, or on data seen so far where those to come may be outliers.
 
     Raises:
         DivergedError: If the loss is too large.
     """
-    loss = None if measures is None else measures.get("test_loss")
+    loss = None if measures is None else measures.get(key)
     if measures is None or loss is None:
         return
-    largest = LARGEST_FACTOR * math.log(max(2, classes))
+    largest = LARGEST_FACTOR * guess
     if not loss <= largest:
         msg = (
-            f"round {measures['round']}: training diverged: the test loss is {loss:.3g}, more than "
-            f"{LARGEST_FACTOR} times that of guessing; try a smaller train.lr"
+            f"round {measures['round']}: training diverged: the {key.replace('_', ' ')} is {loss:.3g}, "
+            f"more than {LARGEST_FACTOR} times that of guessing; try a smaller train.lr"
         )
         raise DivergedError(msg)

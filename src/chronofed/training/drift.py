@@ -16,8 +16,8 @@ from torch import Tensor
 from chronofed.core.flat import take
 from chronofed.core.types import Batch
 from chronofed.methods.memories import Memory, MemoryItem
-from chronofed.models.classification import Classification
 from chronofed.models.objective import TorchObjective
+from chronofed.models.supervised import SupervisedTask
 from chronofed.scenarios.base import Scenario
 from chronofed.training.loop import Snapshot
 
@@ -26,7 +26,7 @@ Pair = tuple[int, int]
 
 
 def drift_measures(
-    task: Classification,
+    task: SupervisedTask,
     scenario: Scenario,
     memory: Memory,
     objective: TorchObjective,

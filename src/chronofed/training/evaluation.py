@@ -1,28 +1,30 @@
 """Evaluation of the global model after a round."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from chronofed.core.config import Config, Count, Natural
-from chronofed.core.errors import ChronofedError, SpecError, UserCodeError
+from chronofed.core.errors import ChronofedError, UserCodeError
 from chronofed.core.seeds import numpy_generator
 from chronofed.core.user_code import in_one_line, user_traceback
-from chronofed.data.dataset import EvaluateOn
 from chronofed.engines.base import one_thread
 from chronofed.methods.method import Method
-from chronofed.models.classification import Classification, Score
+from chronofed.models.supervised import Score, SupervisedTask
 from chronofed.scenarios.base import Scenario
+from chronofed.training.breakdown import breakdown
+from chronofed.training.classification_measures import Outcome
 from chronofed.training.drift import drift_measures
+from chronofed.training.evaluate import Evaluate
 from chronofed.training.followed_pairs import FollowedPairs
 from chronofed.training.loop import Snapshot
 from chronofed.training.measure import Measure
-from chronofed.training.measures import BY_KEY, MEASURES, load_measures
+from chronofed.training.measures import BY_KEY, MEASURES, OPTIONAL
+from chronofed.training.next_period import EvaluatedRows, NextPeriod, evaluated_rows
 from chronofed.training.period_accuracy import AccuracyHistory, PeriodAccuracy
 from chronofed.training.records import RECORDS
 from chronofed.training.round_weights import round_weights
@@ -31,60 +33,6 @@ from chronofed.training.summary import Measures
 
 # Pairs of client and data set that "auto" follows at most.
 MOST_PAIRS = 3000
-
-
-class Evaluate(Config):
-    """When and on what the global model is evaluated.
-
-    Attributes:
-        every: Rounds between evaluations; the last round is always evaluated.
-        on: Rows to evaluate on: ``test``, or ``validation`` while you choose settings. In the names of measures
-            ``test`` then means these rows, and the test rows are not used at all.
-        seen: Evaluate on at most so many of the training samples seen so far, drawn anew each time; 0 for
-            none. The number used is recorded as ``seen_samples``.
-        periods: Follow the accuracy by client and data set, from which forgetting and backward transfer are
-            computed. Costs no pass over data, but a few bytes a pair in the record. ``auto`` does it for
-            returning clients, and of more than 3000 pairs follows a random sample of 3000; ``on`` follows
-            all. How many is recorded as ``followed_pairs`` and ``seen_pairs``.
-        past: Measure client drift, time drift and information loss on so many of the latest data sets of
-            every client (a simulation knows them); 0 for not at all. Price: for each of them one gradient of
-            its data and one of what is kept of it.
-        measures: Your own measures, each as ``package.module:NAME`` of a :class:`~chronofed.Measure`.
-
-    Where clients are remote, only they can see their data: ``seen`` and ``auto`` find nothing to evaluate then,
-    and what was asked for explicitly is refused.
-    """
-
-    every: Count = 1
-    on: EvaluateOn = "test"
-    seen: Natural = 2000
-    periods: Literal["auto", "on", "off"] = "auto"
-    past: Natural = 0
-    measures: tuple[str, ...] = ()
-
-    def due(self, round_: int, last: int) -> bool:
-        """Tell if the model is evaluated after this round."""
-        return round_ % self.every == 0 or round_ == last
-
-    def own_measures(self) -> tuple[Measure, ...]:
-        """Import the user's own measures.
-
-        Raises:
-            SpecError: If one cannot be imported, or its key is taken.
-        """
-        return load_measures(self.measures)
-
-    def check(self, scenario: Scenario) -> None:
-        """Refuse measures that cannot be computed.
-
-        Raises:
-            SpecError: If the server would need data that it does not have, or a measure cannot be imported.
-        """
-        self.own_measures()
-        asked = {"periods = 'on'": self.periods == "on", f"past = {self.past}": self.past > 0}
-        for name in (name for name, wanted in asked.items() if wanted and scenario.remote):
-            msg = f"evaluate.{name} needs the clients' data, which are elsewhere: leave it out"
-            raise SpecError(msg)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,26 +52,45 @@ class EvaluationContext:
         task: Data set and model.
         scenario: Who holds which data when.
         method: How it is learned.
-        test: Loss, accuracy and ``correct`` (a boolean for each sample) of the global model on the test set.
+        rows: The samples that are evaluated: the test set, or those of the next period.
+        test: Score of the global model on them: loss, ``accuracy`` and ``correct`` (for each sample), or
+            of a regression ``errors``; and its outputs.
     """
 
     snapshot: Snapshot
-    task: Classification
+    task: SupervisedTask
     scenario: Scenario
     method: Method
+    rows: EvaluatedRows
     test: Score
     _evaluator: "Evaluator"
 
     @property
     def labels(self) -> Tensor:
-        """Classes of the test samples ``(samples,)``."""
-        return self.task.data.test.y
+        """Classes of the evaluated samples ``(samples,)``; of a regression scaled targets."""
+        return self.rows.samples.y
+
+    @property
+    def logits(self) -> Tensor:
+        """Outputs of the global model on the samples: logits ``(samples, classes)``, or ``(samples, 1)``."""
+        return self.test.outputs
 
     @cached_property
-    def logits(self) -> Tensor:
-        """Logits of the global model on the test set ``(samples, classes)``."""
-        model = (self.snapshot.params, self.snapshot.buffers)
-        return self._evaluator.scorer.logits(*model, self.task.data.test)
+    def held_out(self) -> Score | None:
+        """Score on the test set; ``None`` if nothing is held out."""
+        return self._evaluator.score_held_out(self.snapshot, self.rows, self.test)
+
+    @cached_property
+    def outcome(self) -> Outcome | None:
+        """Chances and classes of the evaluated samples; ``None`` if there are no classes."""
+        if not self.task.data.classes:
+            return None
+        return Outcome.of(self.logits, self.labels, self.rows.client)
+
+    @property
+    def breakdown(self) -> dict[str, Any]:
+        """Figures by class and by client; empty unless measures of classification are asked for."""
+        return breakdown(self) if self._evaluator.detailed else {}
 
     @cached_property
     def seen(self) -> Score | None:
@@ -131,9 +98,20 @@ class EvaluationContext:
         return self._evaluator.score_seen(self.snapshot)
 
     @cached_property
+    def validation(self) -> Score | None:
+        """Score on the validation rows, beside the test rows; ``None`` if nothing is decided by them."""
+        rows = self.task.data.validation
+        if rows is None or not self._evaluator.validation:
+            return None
+        model = (self.snapshot.params, self.snapshot.buffers)
+        return (
+            self.test if rows is self.task.data.test else self._evaluator.scorer.score(*model, rows)
+        )
+
+    @cached_property
     def personal(self) -> dict[str, float]:
         """Accuracy of personal models and of the global one beside them, where there are personal models."""
-        return self._evaluator.score_personal(self.snapshot, self.test)
+        return self._evaluator.score_personal(self.snapshot, self.rows, self.test)
 
     @cached_property
     def reported(self) -> dict[str, float]:
@@ -153,7 +131,9 @@ class EvaluationContext:
     @cached_property
     def periods(self) -> dict[str, Any]:
         """The accuracy by client and data set; empty where nothing was measured."""
-        return self._evaluator.follow_periods(self.snapshot, self.test)
+        if self.held_out is None:
+            return {}
+        return self._evaluator.follow_periods(self.snapshot, self.held_out)
 
     @cached_property
     def by_period(self) -> dict[str, float]:
@@ -161,8 +141,9 @@ class EvaluationContext:
         line = self.periods
         if not line:
             return {}
-        pairs = {"followed_pairs": len(line["accuracy"]), "seen_pairs": line["pairs"]}
-        return self._evaluator.accuracy_history.measures() | pairs
+        history = self._evaluator.accuracy_history
+        pairs = {"followed_pairs": len(line[history.entry]), "seen_pairs": line["pairs"]}
+        return history.measures() | pairs
 
     @cached_property
     def round_weights(self) -> dict[str, Any]:
@@ -181,16 +162,20 @@ class Evaluator:
         settings: What to evaluate.
         seed: Root of the run's randomness.
         workers: Threads that share the samples; the numbers do not depend on it.
+        upcoming: The rows of the next period; ``None`` for the protocol ``holdout``.
+        validation: Evaluate on the validation rows, too.
     """
 
-    task: Classification
+    task: SupervisedTask
     scenario: Scenario
     method: Method
     settings: Evaluate
     seed: int
     workers: int = 1
+    upcoming: NextPeriod | None = None
+    validation: bool = False
     scorer: Scorer = field(init=False)
-    accuracy_history: AccuracyHistory = field(init=False, default_factory=AccuracyHistory)
+    accuracy_history: AccuracyHistory = field(init=False)
     _measures: tuple[Measure, ...] = field(init=False)
     # (n,): the training samples that were seen before round _until
     _seen: NDArray[np.bool_] = field(init=False)
@@ -201,21 +186,40 @@ class Evaluator:
     def __post_init__(self) -> None:
         self._seen = np.zeros(len(self.task.data.train), dtype=bool)
         self.scorer = Scorer(self.task, self.workers)
-        self._period_accuracy = PeriodAccuracy(self.task.data)
+        self._period_accuracy = self._no_accuracy()
         self._followed = self._no_pairs()
+        self.accuracy_history = AccuracyHistory(lower=not self.task.data.classes)
         self._measures = (*MEASURES, *self.settings.own_measures())
 
     def absorb(self, recorded: Iterable[Mapping[str, Any]]) -> None:
-        """Take over the lines of ``period_accuracy.jsonl`` that were recorded before a run was stopped."""
+        """Take over the lines of the record by period that were recorded before a run was stopped."""
         for line in recorded:
             self.accuracy_history.add(line)
 
-    def __call__(self, snapshot: Snapshot) -> Evaluation:
-        """Compute all measures and records of one snapshot."""
+    def due(self, round_: int, last: int) -> bool:
+        """Tell if the model is evaluated after this round, of which the run has ``last``."""
+        if self.upcoming is None:
+            return self.settings.due(round_, last)
+        return self.upcoming.period(round_) is not None
+
+    @property
+    def detailed(self) -> bool:
+        """True if figures by class and by client are recorded."""
+        return self.upcoming is not None or any(m in OPTIONAL for m in self._measures)
+
+    def __call__(self, snapshot: Snapshot, period: int | None = None) -> Evaluation:
+        """Compute all measures and records of one snapshot.
+
+        Args:
+            snapshot: The state after a round.
+            period: With the protocol ``next``: the period to evaluate on; by default the one after the periods
+                that were trained on.
+        """
         with one_thread():
             self._advance(snapshot.round)
-            test = self.scorer.score(snapshot.params, snapshot.buffers, self.task.data.test)
-            parts = (snapshot, self.task, self.scenario, self.method, test)
+            rows = evaluated_rows(self.task, self.upcoming, snapshot.round, period)
+            test = self.scorer.score(snapshot.params, snapshot.buffers, rows.samples)
+            parts = (snapshot, self.task, self.scenario, self.method, rows, test)
             context = EvaluationContext(*parts, self)
             measures: dict[str, float | int] = {"round": snapshot.round}
             for measure in self._measures:
@@ -233,15 +237,21 @@ class Evaluator:
         """Learn who saw what until ``round_``; start over if it lies in the past."""
         if round_ < self._until:
             self._seen[:], self._until = False, 0
-            self._period_accuracy = PeriodAccuracy(self.task.data)
+            self._period_accuracy = self._no_accuracy()
             self._followed = self._no_pairs()
-            self.accuracy_history = AccuracyHistory()
+            self.accuracy_history = AccuracyHistory(self.accuracy_history.lower)
         for earlier in range(self._until, round_):
             for client, visit in self.scenario.at(earlier).visits.items():
                 self._seen[visit.indices] = True
                 if self._follows and self._period_accuracy.visit(client, visit):
                     self._followed.add((client, visit.key))
         self._until = round_
+
+    def _no_accuracy(self) -> PeriodAccuracy:
+        """Follow test rows by client and period only where the scenario has the data's clients and periods."""
+        follows = getattr(self.scenario.stream, "follows_origin", False)
+        data = self.task.data
+        return PeriodAccuracy(data if follows else replace(data, origin=None))
 
     def _no_pairs(self) -> FollowedPairs:
         return FollowedPairs(self.seed, MOST_PAIRS if self.settings.periods == "auto" else None)
@@ -262,27 +272,44 @@ class Evaluator:
             indices = np.sort(rng.choice(indices, self.settings.seen, replace=False))
         return self.scorer.score(snapshot.params, snapshot.buffers, self.task.samples(indices))
 
-    def score_personal(self, snapshot: Snapshot, test: Score) -> dict[str, float]:
-        """Score personal models, each on its own client's mix of test samples, beside the global one."""
+    def score_held_out(self, snapshot: Snapshot, rows: EvaluatedRows, test: Score) -> Score | None:
+        """Score the model on the test set; ``None`` if nothing is held out."""
+        held = self.task.data.test
+        if rows.samples is held:
+            return test
+        return self.scorer.score(snapshot.params, snapshot.buffers, held) if len(held) else None
+
+    def score_personal(
+        self, snapshot: Snapshot, rows: EvaluatedRows, test: Score
+    ) -> dict[str, float]:
+        """Score personal models, each on its own client's part of the samples, beside the global one."""
         own, shared = [], []
         # One client state at a time: they may not all fit into memory.
         for i in sorted(snapshot.client_states):
             state = snapshot.client_states[i].backbone_state
-            if "personal" in state:
+            samples = rows.of_client(i)
+            if "personal" in state and len(samples):
                 buffers = state.get("buffers", snapshot.buffers)
-                score = self.scorer.score(state["personal"], buffers, self.task.data.test)
-                own.append(self._period_accuracy.client_accuracy(i, score.correct))
-                shared.append(self._period_accuracy.client_accuracy(i, test.correct))
+                score = self.scorer.score(state["personal"], buffers, samples)
+                own.append(self._client_accuracy(i, rows, score))
+                shared.append(self._client_accuracy(i, rows, test))
         # A client without test samples of its own cannot be measured.
-        named = {"personal_accuracy": own, "client_accuracy": shared}
+        what = "mae" if self.accuracy_history.lower else "accuracy"
+        named = {f"personal_{what}": own, f"client_{what}": shared}
         measured = {key: [a for a in found if a is not None] for key, found in named.items()}
         return {key: float(np.mean(found)) for key, found in measured.items() if found}
+
+    def _client_accuracy(self, client: int, rows: EvaluatedRows, score: Score) -> float | None:
+        if rows.period is None:
+            return self._period_accuracy.client_accuracy(client, score.by_sample)
+        whole = len(score) == len(rows.samples)
+        return float(score.by_sample[rows.client == client if whole else slice(None)].mean())
 
     def follow_periods(self, snapshot: Snapshot, test: Score) -> dict[str, Any]:
         """Add the accuracy of the followed pairs to the history, and return the line to record."""
         if not self._follows or self.settings.periods == "off":
             return {}
-        accuracies = self._period_accuracy.accuracies(test.correct, self._followed.pairs)
+        accuracies = self._period_accuracy.accuracies(test.by_sample, self._followed.pairs)
         if not accuracies:
             return {}
         found = [(int(client), int(key)) for client, key, _ in accuracies]
@@ -291,7 +318,7 @@ class Evaluator:
             "round": snapshot.round,
             "basis": self._period_accuracy.basis,
             "pairs": self._followed.seen,
-            "accuracy": accuracies,
+            self.accuracy_history.entry: accuracies,
             "held": [[*pair, self._period_accuracy.main_classes(pair)] for pair in new],
             "tested": [self._period_accuracy.tested(pair) for pair in new],
         }

@@ -95,7 +95,7 @@ def run(  # noqa: PLR0913 - one place for all parts of a run
     """
     check_samples(method, server_samples)
     if not checked:
-        check(method, scenario, rounds)
+        check(method, scenario, rounds, train)
     timer = timer or PhaseTimer()
     engine = engine or SerialEngine(task, timer=timer)
     if start is None:
@@ -176,10 +176,10 @@ class _Server:
         self, now: Snapshot, plan: Plan, server: Record, past: Surrogate | None
     ) -> list[Order]:
         weights = self.method.weights.resolve(now.weighting_state)
-        sent = self.method.backbone.broadcast(server)
-        address = self.method.backbone.address
+        backbone, train = self.method.backbone, self.train.at(now.round)
+        sent, address = backbone.broadcast(server), backbone.address
         return [
-            Order(now.round, i, address(sent, i), now.buffers, weights, past, self.train, self.seed)
+            Order(now.round, i, address(sent, i), now.buffers, weights, past, train, self.seed)
             for i in plan.visits
         ]
 

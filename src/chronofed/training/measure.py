@@ -3,7 +3,8 @@
 This module needs no torch: commands that only read runs import it, too.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -20,7 +21,8 @@ else:
     # The context needs torch; tools that read annotations must not miss its name.
     Compute = Callable[[Any], float | None]
 
-UnitName = Literal["fraction", "bytes", "seconds", "number"]
+UnitName = Literal["fraction", "bytes", "seconds", "number", "target"]
+TaskName = Literal["classification", "regression"]
 Statistic = Literal["best5", "last", "anytime", "falls"]
 Place = Literal["progress", "table", "curves", "summary"]
 Better = Literal["higher", "lower"]
@@ -28,6 +30,9 @@ M = TypeVar("M", bound="MeasureDisplay")
 
 HEADLINE = "test_accuracy"
 """The measure that ranks experiments; its statistics have no suffix: ``best5``, ``last``, ``anytime``."""
+
+HEADLINES: dict[TaskName, str] = {"classification": HEADLINE, "regression": "rmse"}
+"""The measure that ranks the experiments of a task; of ``rmse`` the statistics are ``best5_rmse``, ..."""
 
 STATISTICS: dict[Statistic, str] = {
     "best5": "mean of best 5",
@@ -47,8 +52,8 @@ class Unit:
     Attributes:
         symbol: What follows the number.
         scale: Factor from the recorded number to the one shown.
-        digits: Decimals in tables.
-        progress_digits: Decimals while a run trains.
+        digits: Decimals in tables; a negative number stands for so many significant digits.
+        progress_digits: Decimals while a run trains, likewise.
     """
 
     symbol: str
@@ -62,7 +67,29 @@ UNITS: dict[UnitName, Unit] = {
     "bytes": Unit("MB", 1e-6, 1, 1),
     "seconds": Unit("seconds", 1.0, 1, 1),
     "number": Unit("", 1.0, 3, 3),
+    "target": Unit("", 1.0, -4, -4),
 }
+
+
+def decimals(value: float, digits: int) -> int:
+    """Return the number of decimals; a negative ``digits`` asks for so many significant digits.
+
+    >>> decimals(1234.5, -4), decimals(0.00123, -4), decimals(7.0, 2)
+    (0, 6, 2)
+    """
+    if digits >= 0:
+        return digits
+    size = math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
+    return min(12, max(0, -digits - 1 - size))
+
+
+def headline_of(recorded: Collection[str]) -> str:
+    """Return the headline of a run, from the keys of its evaluations.
+
+    >>> headline_of({"round": 1, "rmse": 0.5}), headline_of({"round": 1, "test_accuracy": 0.5})
+    ('rmse', 'test_accuracy')
+    """
+    return next((key for key in HEADLINES.values() if key in recorded), HEADLINE)
 
 
 class MeasureDisplay(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +99,8 @@ class MeasureDisplay(msgspec.Struct, frozen=True, kw_only=True):
         key: Its name in ``metrics.jsonl``.
         title: The title of its curve.
         description: Its meaning, for the documentation.
-        unit: The unit of the recorded number: a ``fraction`` is shown in per cent, ``bytes`` in megabytes.
+        unit: The unit of the recorded number: a ``fraction`` is shown in per cent, ``bytes`` in megabytes;
+            ``target`` is the unit of a target that is a number.
         better: The direction that is better; ``None`` if neither is.
         label: A short name for tables; by default the key.
         digits: Decimals; by default those of the unit.
@@ -81,6 +109,7 @@ class MeasureDisplay(msgspec.Struct, frozen=True, kw_only=True):
         shown: Where it is shown, and its position there; the lowest comes first.
         cumulative: Whether it adds up over rounds, so that only runs of the same length can be compared.
         absent: Why it may not be measured, for the reader who finds a dash.
+        task: The task that has it; ``None`` for all. Where no run has that task, it is not shown at all.
     """
 
     key: Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9_]*$")]
@@ -94,6 +123,7 @@ class MeasureDisplay(msgspec.Struct, frozen=True, kw_only=True):
     shown: dict[Place, int] = msgspec.field(default_factory=lambda: dict(EVERYWHERE))
     cumulative: bool = False
     absent: str = ""
+    task: TaskName | None = None
 
     @property
     def name(self) -> str:
@@ -124,9 +154,9 @@ class MeasureDisplay(msgspec.Struct, frozen=True, kw_only=True):
         """
         unit = UNITS[self.unit]
         digits = unit.progress_digits if self.digits is None else self.digits
-        return (
-            f"{value:.{digits}%}" if self.unit == "fraction" else f"{unit.scale * value:.{digits}f}"
-        )
+        if self.unit == "fraction":
+            return f"{value:.{digits}%}"
+        return f"{unit.scale * value:.{decimals(unit.scale * value, digits)}f}"
 
     def summary_key(self, statistic: Statistic) -> str:
         """The name of a statistic in ``summary.json``."""
@@ -220,8 +250,6 @@ def load_measure(name: str) -> Measure:
     Raises:
         SpecError: If there is no such measure.
     """
-    if ":" not in name:
-        raise SpecError(f"evaluate.measures: {name!r}: expected 'package.module:NAME'")
     found = import_name(name, "evaluate.measures")
     if not isinstance(found, Measure) and not callable(found):
         raise SpecError(f"evaluate.measures: {name!r} is a {type(found).__name__}, not a Measure")

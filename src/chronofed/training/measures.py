@@ -6,26 +6,42 @@ in a specification as ``evaluate.measures = ["package.module:NAME"]``. The part 
 written to ``measures.json`` in the run directory, so that a reader can show it without the user's module.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import difflib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chronofed.core.errors import SpecError
+from chronofed.training.classification_measures import CLASSIFICATION
 from chronofed.training.measure import (
+    HEADLINES,
     Column,
     Compute,
     Measure,
     MeasureDisplay,
+    TaskName,
+    headline_of,
     load_measure,
     placed,
 )
+from chronofed.training.regression_measures import REGRESSION_MEASURES
 
 if TYPE_CHECKING:
-    from chronofed.models.classification import Score
+    from chronofed.models.supervised import Score
 
 
-def seen(read: "Callable[[Score], float]") -> Compute:
+def seen(read: "Callable[[Score], float | None]") -> Compute:
     """A number of the score on training samples seen so far."""
     return lambda evaluation: None if evaluation.seen is None else read(evaluation.seen)
+
+
+def accuracy(score: "Score") -> float | None:
+    """The accuracy of a classification."""
+    return score.accuracy if score.classified else None
+
+
+def validation(read: "Callable[[Score], float | None]") -> Compute:
+    """A number of the score on the validation rows."""
+    return lambda evaluation: None if evaluation.validation is None else read(evaluation.validation)
 
 
 def reported(key: str) -> Compute:
@@ -44,6 +60,11 @@ def _traffic(summary: Mapping[str, Any]) -> float | None:
     return sum(known) if known else None
 
 
+_NO_PAIRS = (
+    "clients do not come back or are remote, evaluate.periods = 'off', or no test rows are theirs "
+    "(data.test)"
+)
+
 MEASURES: tuple[Measure, ...] = (
     Measure(
         key="test_accuracy",
@@ -54,7 +75,8 @@ MEASURES: tuple[Measure, ...] = (
         label="test accuracy",
         summary=("best5", "last", "anytime", "falls"),
         shown={"progress": 1, "table": 10, "curves": 1, "summary": 0},
-        compute=lambda evaluation: evaluation.test.accuracy,
+        task="classification",
+        compute=lambda evaluation: accuracy(evaluation.test),
     ),
     Measure(
         key="test_loss",
@@ -64,6 +86,43 @@ MEASURES: tuple[Measure, ...] = (
         label="test loss",
         shown={"progress": 2, "table": 60, "curves": 4, "summary": 1},
         compute=lambda evaluation: evaluation.test.loss,
+    ),
+    Measure(
+        key="test_samples",
+        title="Samples evaluated on",
+        description="the number of samples of the next period, with ``evaluate.protocol = 'next'``",
+        shown={},
+        compute=lambda evaluation: (
+            None if evaluation.rows.period is None else len(evaluation.rows.samples)
+        ),
+    ),
+    Measure(
+        key="test_period",
+        title="Period evaluated on",
+        description="its number, counted from 0, with ``evaluate.protocol = 'next'``; its name is in "
+        "``breakdown.jsonl``",
+        shown={},
+        compute=lambda evaluation: evaluation.rows.period,
+    ),
+    Measure(
+        key="validation_loss",
+        title="Loss on the validation rows",
+        description="loss on the validation rows, by which ``stop`` ends a run",
+        better="lower",
+        label="validation loss",
+        shown={"progress": 41, "curves": 41, "summary": 41},
+        compute=validation(lambda score: score.loss),
+    ),
+    Measure(
+        key="validation_accuracy",
+        title="Accuracy on the validation rows",
+        description="accuracy on the validation rows, beside ``validation_loss``",
+        unit="fraction",
+        better="higher",
+        label="validation accuracy",
+        shown={"progress": 42, "curves": 42, "summary": 42},
+        task="classification",
+        compute=validation(accuracy),
     ),
     Measure(
         key="bytes_down",
@@ -94,7 +153,8 @@ MEASURES: tuple[Measure, ...] = (
         label="seen accuracy",
         absent="evaluate.seen = 0, or the clients are remote",
         shown={"progress": 3, "curves": 2},
-        compute=seen(lambda score: score.accuracy),
+        task="classification",
+        compute=seen(accuracy),
     ),
     Measure(
         key="seen_loss",
@@ -111,7 +171,7 @@ MEASURES: tuple[Measure, ...] = (
         title="Training samples evaluated",
         description="the number of those samples that were used, at most ``evaluate.seen``",
         shown={},
-        compute=seen(lambda score: len(score.correct)),
+        compute=seen(len),
     ),
     Measure(
         key="personal_accuracy",
@@ -120,6 +180,7 @@ MEASURES: tuple[Measure, ...] = (
         unit="fraction",
         better="higher",
         shown={"curves": 12, "summary": 11},
+        task="classification",
         compute=lambda evaluation: evaluation.personal.get("personal_accuracy"),
     ),
     Measure(
@@ -129,6 +190,7 @@ MEASURES: tuple[Measure, ...] = (
         unit="fraction",
         better="higher",
         shown={"curves": 13, "summary": 12},
+        task="classification",
         compute=lambda evaluation: evaluation.personal.get("client_accuracy"),
     ),
     Measure(
@@ -200,8 +262,9 @@ MEASURES: tuple[Measure, ...] = (
         "that are followed",
         unit="fraction",
         better="lower",
-        absent="clients do not come back or are remote, evaluate.periods = 'off', or no test rows are theirs",
+        absent=_NO_PAIRS,
         shown={"progress": 4, "table": 40, "curves": 3, "summary": 3},
+        task="classification",
         compute=lambda evaluation: evaluation.by_period.get("forgetting"),
     ),
     Measure(
@@ -211,8 +274,9 @@ MEASURES: tuple[Measure, ...] = (
         "ones that are followed",
         unit="fraction",
         better="higher",
-        absent="clients do not come back or are remote, evaluate.periods = 'off', or no test rows are theirs",
+        absent=_NO_PAIRS,
         shown={"summary": 4},
+        task="classification",
         compute=lambda evaluation: evaluation.by_period.get("backward_transfer"),
     ),
     Measure(
@@ -251,10 +315,15 @@ MEASURES: tuple[Measure, ...] = (
         shown={"table": 90},
         from_summary=_traffic,
     ),
+    *REGRESSION_MEASURES,
 )
-"""All measures of the package, in the order of the keys in ``metrics.jsonl``."""
+"""All measures that are always computed, in the order of the keys in ``metrics.jsonl``."""
 
-BY_KEY = {measure.key: measure for measure in MEASURES}
+OPTIONAL: tuple[Measure, ...] = CLASSIFICATION
+"""Measures that are computed if ``evaluate.measures`` names them, after those."""
+
+BY_KEY = {measure.key: measure for measure in (*MEASURES, *OPTIONAL)}
+BY_NAME = {measure.key: measure for measure in OPTIONAL}
 
 
 def columns(measures: Iterable[MeasureDisplay] = MEASURES) -> list[Column]:
@@ -262,20 +331,64 @@ def columns(measures: Iterable[MeasureDisplay] = MEASURES) -> list[Column]:
     return [column for measure in placed("table", measures) for column in measure.columns()]
 
 
+def of_tasks(tasks: Collection[TaskName]) -> tuple[Measure, ...]:
+    """The measures that runs of these tasks may have."""
+    return tuple(measure for measure in MEASURES if measure.task is None or measure.task in tasks)
+
+
+def task_of(recorded: Collection[str]) -> TaskName:
+    """The task of a run, from the keys of its evaluations."""
+    headline = headline_of(recorded)
+    return next(task for task, key in HEADLINES.items() if key == headline)
+
+
+def headline_text(measures: Mapping[str, float]) -> str:
+    """The headline of an evaluation in a few words, such as ``accuracy 81.2%``; empty if there is none.
+
+    >>> headline_text({"round": 3, "test_accuracy": 0.8123}), headline_text({"rmse": 3.14159})
+    ('accuracy 81.2%', 'rmse 3.142')
+    """
+    measure = BY_KEY[headline_of(measures)]
+    if measure.key not in measures:
+        return ""
+    return f"{measure.name.removeprefix('test ')} {measure.progress_text(measures[measure.key])}"
+
+
 def load_measures(names: Sequence[str]) -> tuple[Measure, ...]:
-    """Import a user's own measures.
+    """Find measures by name, and import a user's own.
 
     Args:
-        names: Where each is, as ``package.module:NAME``.
+        names: A key of :data:`OPTIONAL`, or where a measure is, as ``package.module:NAME``.
 
     Raises:
-        SpecError: If one cannot be imported, or its key is taken.
+        SpecError: If there is none, it cannot be imported, or its key is taken.
     """
     found: dict[str, Measure] = {}
     for name in names:
-        measure = load_measure(name)
-        if measure.key in {"round", *BY_KEY, *found}:
+        measure = _known(name) if ":" not in name else load_measure(name)
+        if measure.key in {"round", *BY_KEY.keys() - {name}, *found}:
             msg = f"evaluate.measures: {name!r}: the key {measure.key!r} is taken; choose another"
             raise SpecError(msg)
         found[measure.key] = measure
     return tuple(found.values())
+
+
+def next_period_displays() -> list[dict[str, Any]]:
+    """Describe the accuracy and the loss of the protocol ``next``, which are not those of a test set."""
+    words = {"test_accuracy": "accuracy", "test_loss": "loss"}
+    return [
+        BY_KEY[key].display()
+        | {"title": f"{word.capitalize()} on the next period", "label": f"next-period {word}"}
+        for key, word in words.items()
+    ]
+
+
+def _known(name: str) -> Measure:
+    if name in BY_NAME:
+        return BY_NAME[name]
+    close = difflib.get_close_matches(name, BY_NAME, 1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    msg = (
+        f"evaluate.measures: {name!r} is not a measure; {hint}use 'package.module:NAME' or one of "
+    )
+    raise SpecError(f"{msg}{', '.join(BY_NAME)}")

@@ -8,6 +8,10 @@ With :math:`a_t(i, k)` the accuracy after round *t* on data set *k* of client *i
 
 Where test samples name their client and period, accuracy is measured on those. Otherwise it is the accuracy on
 the test set, reweighted to the classes of the data set.
+
+Of a regression it is the mean absolute error in the target's units, where less is better: forgetting is its
+rise since the least, backward transfer its fall since the first. Where test samples do not name their client
+and period, bins of the target stand for classes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,11 +40,14 @@ class PeriodAccuracy:
     _classes: dict[Pair, NDArray[np.float64]] = field(default_factory=dict)
     # test rows of the pair's own, where test samples name their client and period
     _rows: dict[Pair, NDArray[np.int64]] = field(default_factory=dict)
-    # test samples of each class
+    # classes of training and test samples, and the number of test samples of each class
+    _labels: NDArray[np.int64] = field(init=False)
+    _test_labels: NDArray[np.int64] = field(init=False)
     _tested: NDArray[np.int64] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._tested = np.bincount(self.data.test.y.numpy(), minlength=len(self.data.classes))
+        self._labels, self._test_labels = self.data.labels, self.data.codes(self.data.test)
+        self._tested = np.bincount(self._test_labels, minlength=len(self.data.groups))
 
     def __len__(self) -> int:
         return len(self._classes)
@@ -55,8 +62,7 @@ class PeriodAccuracy:
         pair = (client, visit.key)
         if pair in self._classes:
             return False
-        labels = self.data.labels[visit.indices]
-        counts = np.bincount(labels, minlength=len(self.data.classes))
+        counts = np.bincount(self._labels[visit.indices], minlength=len(self._tested))
         self._classes[pair] = counts / counts.sum()
         origin = self.data.origin
         if origin is not None:
@@ -71,12 +77,12 @@ class PeriodAccuracy:
         return int(self._tested[self._classes[pair] > 0].sum())
 
     def accuracies(
-        self, correct: NDArray[np.bool_], pairs: Iterable[Pair] | None = None
+        self, correct: NDArray[np.float64], pairs: Iterable[Pair] | None = None
     ) -> list[list[float]]:
         """Compute ``[client, key, accuracy]`` of some pairs, by default all, where they can be measured."""
         recall = self._recall(correct)
         return [
-            [*pair, round(accuracy, DIGITS)]
+            [*pair, round(accuracy, DIGITS) if self.data.classes else accuracy]
             for pair in (self._classes if pairs is None else pairs)
             if (accuracy := self._accuracy(pair, self._classes[pair], recall, correct)) is not None
         ]
@@ -87,7 +93,7 @@ class PeriodAccuracy:
         most = np.argsort(-shares, kind="stable")[:MAIN_CLASSES]
         return [[int(c), round(float(shares[c]), 2)] for c in most if shares[c] >= 0.005]
 
-    def client_accuracy(self, client: int, correct: NDArray[np.bool_]) -> float | None:
+    def client_accuracy(self, client: int, correct: NDArray[np.float64]) -> float | None:
         """Average the accuracy over a client's data sets so far; ``None`` if none has test samples."""
         recall = self._recall(correct)
         found = [
@@ -103,17 +109,16 @@ class PeriodAccuracy:
         pair: Pair,
         shares: NDArray[np.float64],
         recall: NDArray[np.float64],
-        correct: NDArray[np.bool_],
+        correct: NDArray[np.float64],
     ) -> float | None:
         if pair not in self._rows:
             return float(shares @ recall)
         own = self._rows[pair]
         return float(correct[own].mean()) if len(own) else None
 
-    def _recall(self, correct: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def _recall(self, correct: NDArray[np.float64]) -> NDArray[np.float64]:
         """Compute the accuracy on the test samples of each class; 0 for a class without any."""
-        labels = self.data.test.y.numpy()
-        right = np.bincount(labels, weights=correct, minlength=len(self._tested))
+        right = np.bincount(self._test_labels, weights=correct, minlength=len(self._tested))
         return np.asarray(right / np.maximum(self._tested, 1))
 
 
@@ -121,18 +126,31 @@ class PeriodAccuracy:
 class AccuracyHistory:
     """First, best and latest accuracy of the pairs of the latest line of ``period_accuracy.jsonl``."""
 
+    # of a regression: mean absolute errors, of which less is better
+    lower: bool = False
     # round and accuracy
     first: dict[Pair, tuple[int, float]] = field(default_factory=dict)
     best: dict[Pair, float] = field(default_factory=dict)
     latest: dict[Pair, float] = field(default_factory=dict)
     round: int = 0
 
+    @property
+    def entry(self) -> Literal["accuracy", "error"]:
+        """The entry of a line that holds the values."""
+        return "error" if self.lower else "accuracy"
+
+    @property
+    def record(self) -> str:
+        """The name of the record (:mod:`chronofed.training.records`)."""
+        return f"period_{self.entry}"
+
     def add(self, line: Mapping[str, Any]) -> None:
         """Add one line; pairs that are no longer followed are dropped, because their numbers would be old."""
         self.round = int(line["round"])
-        self.latest = {(int(c), int(k)): accuracy for c, k, accuracy in line["accuracy"]}
+        self.latest = {(int(c), int(k)): value for c, k, value in line[self.entry]}
         self.first = {p: self.first.get(p, (self.round, a)) for p, a in self.latest.items()}
-        self.best = {p: max(self.best.get(p, 0.0), a) for p, a in self.latest.items()}
+        better = min if self.lower else max
+        self.best = {p: better(self.best.get(p, a), a) for p, a in self.latest.items()}
 
     def measures(self) -> dict[str, float]:
         """Compute forgetting and backward transfer as of the latest line."""
@@ -144,5 +162,9 @@ class AccuracyHistory:
             for pair, (since, accuracy) in self.first.items()
             if since < self.round
         ]
+        if self.lower:
+            # Differences of errors, in the target's units: neither rounded nor of the same sign.
+            measures = {"forgetting_mae": 0.0 - float(np.mean(forgetting))}
+            return measures | ({"backward_transfer_mae": 0.0 - float(np.mean(old))} if old else {})
         measures = {"forgetting": round(float(np.mean(forgetting)), DIGITS)}
         return measures | ({"backward_transfer": round(float(np.mean(old)), DIGITS)} if old else {})

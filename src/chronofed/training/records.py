@@ -27,7 +27,14 @@ class Record:
     line: Callable[["EvaluationContext"], Mapping[str, Any]]
 
 
+def periods(evaluation: "EvaluationContext", entry: str) -> Mapping[str, Any]:
+    """Return the values by client and data set: accuracies, or of a regression mean absolute errors."""
+    return evaluation.periods if entry in evaluation.periods else {}
+
+
 RECORDS = (
-    Record("period_accuracy", lambda evaluation: evaluation.periods),
+    Record("period_accuracy", lambda evaluation: periods(evaluation, "accuracy")),
+    Record("period_error", lambda evaluation: periods(evaluation, "error")),
     Record("round_weights", lambda evaluation: evaluation.round_weights),
+    Record("breakdown", lambda evaluation: evaluation.breakdown),
 )

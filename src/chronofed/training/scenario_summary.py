@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from chronofed.core.names import Names
 from chronofed.data.dataset import Dataset
 from chronofed.scenarios.base import Indices, Scenario
 
@@ -25,15 +26,15 @@ def describe(scenario: Scenario, data: Dataset, rounds: int) -> dict[str, Any]:
         ``rounds`` of the run, ``clients`` of the scenario, if they are ``returning``, their ``classes``, the
         rounds ``shown``, and ``held``: for every client shown, for every round shown, the data set's key and
         ``[class, samples]`` of its most frequent classes, or null for a client that does not take part; no
-        classes where the clients' data are ``remote``. Where the data name their clients and periods,
-        ``client_names`` and ``period_names``.
+        classes where the clients' data are ``remote``. Where the clients and data sets are those of the data,
+        and have names there, ``client_names`` and ``period_names``.
     """
     # Of a run without end, the first ones.
     last = rounds if rounds < ENDLESS else ROUNDS
     shown = sorted({round(k) for k in np.linspace(0, last - 1, min(last, ROUNDS))})
     columns = [_visits(scenario, round_) for round_ in shown]
     everyone = scenario.clients if scenario.persistent else max(map(len, columns), default=0)
-    labels, kinds = data.labels, len(data.classes)
+    labels, kinds = data.labels, len(data.groups)
 
     def cell(held: tuple[int, Indices] | None) -> list[Any] | None:
         if held is None:
@@ -42,23 +43,33 @@ def describe(scenario: Scenario, data: Dataset, rounds: int) -> dict[str, Any]:
         most = np.argsort(-counts, kind="stable")[:CLASSES]
         return [held[0], [[int(c), int(counts[c])] for c in most if counts[c]]]
 
-    names = {}
-    # Where clients are remote, the data here are test data, which do not name the clients.
-    origin = None if scenario.remote else data.origin
-    if origin is not None and len(origin.clients) <= NAMES:
-        names = {"client_names": list(origin.clients), "period_names": list(origin.periods)}
+    found, names = names_of(scenario, data), {}
+    if 0 < len(found.clients) <= NAMES:
+        names = {"client_names": list(found.clients), "period_names": list(found.periods)}
     return names | {
         "rounds": rounds,
         "clients": everyone,
         "returning": scenario.persistent,
         "remote": scenario.remote,
-        "classes": list(data.classes),
+        "classes": list(data.groups),
         "shown": shown,
         "held": [
             [cell(column.get(client)) for column in columns]
             for client in range(min(everyone, CLIENTS))
         ],
     }
+
+
+def names_of(scenario: Scenario, data: Dataset) -> Names:
+    """Return the names of a scenario's clients and data sets, where they are those of the data.
+
+    A scenario that splits the rows in another way has other clients than the table. Where clients are remote,
+    the data here are test data, which do not name the clients.
+    """
+    origin = data.origin
+    if origin is None or scenario.remote or not getattr(scenario.stream, "follows_origin", False):
+        return Names(returning=scenario.persistent)
+    return Names(origin.clients, origin.periods, scenario.persistent)
 
 
 def _visits(scenario: Scenario, round_: int) -> dict[int, tuple[int, Indices]]:

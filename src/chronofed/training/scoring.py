@@ -1,4 +1,4 @@
-"""Loss, accuracy and logits of a model on many samples, shared by threads."""
+"""Loss, accuracy and outputs of a model on many samples, shared by threads."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from chronofed.core.types import Samples, Vector
 from chronofed.engines.base import one_thread
-from chronofed.models.classification import Classification, Score
 from chronofed.models.objective import TorchObjective
+from chronofed.models.supervised import Score, SupervisedTask
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class Scorer:
         workers: Threads that share the samples; the numbers do not depend on it.
     """
 
-    task: Classification
+    task: SupervisedTask
     workers: int = 1
     _objectives: list[TorchObjective] = field(init=False)
 
@@ -40,19 +40,13 @@ class Scorer:
         if len(parts) == 1:
             return self.task.score(self.objective, params, buffers, samples)
 
-        def partial(objective: TorchObjective, part: Samples) -> list[tuple[float, Tensor]]:
+        def partial(objective: TorchObjective, part: Samples) -> list[tuple[float, Tensor, Tensor]]:
             with one_thread():
                 return self.task.partial_scores(objective, params, buffers, part)
 
         with ThreadPoolExecutor(len(parts)) as pool:
             found = list(pool.map(partial, self._objectives, parts))
         return Score.of(chain.from_iterable(found))
-
-    def logits(self, params: Vector, buffers: Vector, samples: Samples) -> Tensor:
-        """Logits ``(samples, classes)`` of a model."""
-        self.objective.buffers = buffers
-        batches = torch.split(samples.x, self.task.evaluation_batch)
-        return torch.cat([self.objective.logits(params, x) for x in batches])
 
 
 def _shares(samples: Samples, workers: int, batch: int) -> list[Samples]:

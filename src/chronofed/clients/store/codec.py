@@ -65,6 +65,11 @@ def rows_of(record: Mapping[str, Tensor]) -> list[int]:
 
 
 def count_samples(record: Mapping[str, Tensor]) -> tuple[int, int]:
-    """Return the number of samples in a record and of their classes; 0 and 0 if it holds no samples."""
+    """Return the number of samples in a record and of their classes; 0 and 0 if it holds no samples.
+
+    Targets that are numbers have no classes.
+    """
     labels = record.get("y")
-    return (0, 0) if labels is None else (len(labels), len(set(labels.tolist())))
+    if labels is None:
+        return 0, 0
+    return len(labels), 0 if labels.is_floating_point() else len(set(labels.tolist()))

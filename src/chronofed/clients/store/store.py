@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 
 from chronofed.clients.deletion import made_of
-from chronofed.clients.state import ClientState
+from chronofed.clients.state import ClientState, join_records, split_records
 from chronofed.clients.store import codec
 from chronofed.clients.store.database import (
     connect,
@@ -43,8 +43,8 @@ class ClientStore:
 
     Args:
         path: The file; created if it does not exist.
-        limit_bytes: Maximum bytes of past data; the oldest data sets are removed first. The backbone's state
-            and the last reply come on top and are never removed.
+        limit_bytes: Maximum bytes of past data; the oldest data sets are removed first. The states of
+            backbone and optimiser and the last reply come on top and are never removed.
         max_age: Maximum age of past data. Older data are removed when the client store is opened and at every
             commit. Age is that of the samples' time stamps; without time stamps, the time since the data set
             was first seen.
@@ -95,7 +95,7 @@ class ClientStore:
         with one_line_errors(self.path):
             state = self._database.execute("SELECT digest, content FROM state").fetchone()
             items = ItemTable(self._database).read(self._decode)
-            return None if state is None else ClientState(self._decode(*state), items)
+            return None if state is None else split_records(self._decode(*state), items)
 
     def commit(
         self,
@@ -120,7 +120,7 @@ class ClientStore:
         with self._transaction() as database:
             replace_row(database, "answer", order, present, codec.digest(reply), reply)
             if client_state is not None:
-                self._write_state(client_state.backbone_state)
+                self._write_state(join_records(client_state))
                 items = ItemTable(database)
                 times = {} if data is None else data.times_by_row()
                 items.write(client_state.items, self._encode, times, present)

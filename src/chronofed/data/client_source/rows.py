@@ -10,6 +10,7 @@ from chronofed.core.errors import DataError
 from chronofed.data.client_source import Everything, Source
 from chronofed.data.dataset import Dataset, DataSettings
 from chronofed.data.holdout import random_rows
+from chronofed.data.preparation import Preparation
 
 
 class SourceRows(DataSettings, tag="source-rows"):
@@ -30,8 +31,23 @@ class SourceRows(DataSettings, tag="source-rows"):
             reason = "; ".join(data.notes) or "the file has none"
             raise DataError(f"{self.source.path}: no test rows: {reason}")
         one, name = data.samples[torch.zeros(1, dtype=torch.int64)], Path(self.source.path).stem
-        labels, everything = data.samples.y.numpy(), np.ones(len(data), dtype=np.bool_)
+        everything = np.ones(len(data), dtype=np.bool_)
+        labels = data.samples.y.numpy() if self.source.classes else everything.astype(np.int64)
         held = random_rows(labels, self.validation, everything, seed, "validation")
         test, validation = (data.samples[torch.from_numpy(mask)] for mask in (~held, held))
-        classes = self.source.classes
-        return Dataset(name, one, test, classes, notes=data.notes, validation=validation)
+        return Dataset(
+            name,
+            one,
+            test,
+            self.source.classes,
+            notes=data.notes,
+            validation=validation,
+            preparation=_preparation(self.source),
+        )
+
+
+def _preparation(source: Source) -> Preparation | None:
+    """Return the scale of a target that is a number, so that errors are in its own units."""
+    if source.scaling is None:
+        return None
+    return Preparation(source.features, (), target=source.scaling)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from chronofed.core.config import Kind
+from chronofed.core.config import Kind, Positive
 from chronofed.core.errors import DataError
 from chronofed.core.types import Samples
 from chronofed.data.client_source.client_data import (
@@ -24,7 +24,8 @@ from chronofed.data.client_source.client_data import (
 from chronofed.data.client_source.current import Current, Everything, Present
 from chronofed.data.columns import Column, Columns, missing
 from chronofed.data.encoding import encode_features, encode_labels
-from chronofed.data.preparation import Feature
+from chronofed.data.preparation import Feature, Finite, Target
+from chronofed.data.target import scaled_numbers
 
 _LATEST_SECONDS = 1e11
 """Largest time stamp taken as seconds, in the year 5138; present times in milliseconds are beyond it."""
@@ -36,7 +37,10 @@ class Source(Kind, kw_only=True):
     Attributes:
         path: The file or folder; a relative path starts at the folder of the client's settings.
         target: Column to predict.
-        classes: All classes, in the order that server and clients agreed on.
+        classes: All classes, in the order that server and clients agreed on. Without any, the target is a
+            number, and ``mean`` and ``deviation`` must be given.
+        mean: Mean of a target that is a number, as server and clients agreed on; it is subtracted.
+        deviation: Deviation of the target, likewise; it is then divided by this.
         time: Column of time stamps: dates, or seconds since 1970. Rows with a time in the future are used when
             that time has come; a row that arrives late counts by its time stamp. Empty if there is none: rows
             are then taken to be in the order of time.
@@ -48,7 +52,9 @@ class Source(Kind, kw_only=True):
     """
 
     path: str
-    classes: tuple[str, ...]
+    classes: tuple[str, ...] = ()
+    mean: Finite | None = None
+    deviation: Positive | None = None
     target: str = "y"
     time: str = "time"
     id: str = ""
@@ -58,8 +64,12 @@ class Source(Kind, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         where = type(self).__name__
-        if len(self.classes) < 2 or len(set(self.classes)) < len(self.classes):
+        scaled = self.mean is not None and self.deviation is not None
+        if not scaled and (len(self.classes) < 2 or len(set(self.classes)) < len(self.classes)):
             msg = f"{where}.classes: expected at least two different ones, not {list(self.classes)}"
+            raise ValueError(f"{msg}; for a number give its mean and deviation")
+        if self.classes and (self.mean is not None or self.deviation is not None):
+            msg = f"{where}.mean and deviation are of a number, and the target has classes"
             raise ValueError(msg)
         if self.current.needs_times and not self.time:
             msg = f"{where}.current: needs time stamps; name their column as time"
@@ -67,6 +77,13 @@ class Source(Kind, kw_only=True):
         if self.target in (feature.name for feature in self.features):
             msg = f"{where}.features: {self.target!r} is the target and must not predict itself"
             raise ValueError(msg)
+
+    @property
+    def scaling(self) -> Target | None:
+        """The scale of a target that is a number; ``None`` if it has classes."""
+        if self.mean is None or self.deviation is None:
+            return None
+        return Target(self.target, self.mean, self.deviation)
 
     @abstractmethod
     def tables(self) -> Sequence[Columns]:
@@ -146,10 +163,16 @@ class Source(Kind, kw_only=True):
             raise DataError(msg)
         return pick[np.sort(first)]
 
-    def _decoded(self, table: Columns, place: Numbers) -> tuple[NDArray[Any], Numbers, Numbers]:
-        """Return features, classes and identifiers of some rows."""
+    def _decoded(
+        self, table: Columns, place: Numbers
+    ) -> tuple[NDArray[Any], NDArray[Any], Numbers]:
+        """Return features, classes or numbers, and identifiers of some rows."""
         x = encode_features(table, self.features, place)
-        y = encode_labels(table, self.target, place, self.classes, "class")
+        y: NDArray[Any]
+        if self.scaling is None:
+            y = encode_labels(table, self.target, place, self.classes, "class")
+        else:
+            y = scaled_numbers(table, self.scaling, place)
         return x, y, self._names(table, place)
 
     def _names(self, table: Columns, place: Numbers) -> Numbers:

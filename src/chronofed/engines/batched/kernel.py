@@ -13,6 +13,7 @@ from torch import Tensor
 from chronofed.core.types import Batch, Objective
 from chronofed.engines.batched.layout import Dense, Layout
 from chronofed.engines.batched.loop import QuadraticTerm, compiled, step_along
+from chronofed.engines.batched.losses import CROSS_ENTROPY, BatchedLoss, residual_slope_
 from chronofed.engines.batched.workspace import Workspace
 
 # Most shapes of steps whose buffers are kept.
@@ -82,7 +83,7 @@ class Schedule:
 
 
 class BatchedMlp:
-    r"""Gradients of :math:`\sum_j a_j\, \mathrm{CE}(\mathrm{mlp}_w(x_j), y_j)` for every client's own *w*.
+    r"""Gradients of :math:`\sum_j a_j\, \ell(\mathrm{mlp}_w(x_j), y_j)` for every client's own *w*.
 
     Batches have a leading client axis, ``(clients, b, ...)``; a weight of zero makes a sample padding. Labels
     and weights may have an axis of length one at the end, which saves a call. Calls matter: each releases
@@ -151,6 +152,8 @@ class BatchedMlp:
             lr,
             1 - lr * decay,
             self.layout.scaled and schedule.x.dtype == torch.uint8,
+            self.layout.loss.kind,
+            self.layout.loss.setting,
         )
 
     @property
@@ -192,7 +195,7 @@ class BatchedMlp:
                 torch.baddbmm(view.bias, x, view.transposed, out=out)
             if out is not outputs[-1]:
                 out.relu_()
-        _loss_signal(outputs[-1], batch, activations)
+        _loss_signal(self.layout.loss, outputs[-1], batch, activations)
         for number in reversed(range(len(views))):
             if number:
                 below = activations.signals[number - 1]
@@ -206,10 +209,16 @@ def _layer_views(layer: Dense, flat: Tensor) -> LayerViews:
     return LayerViews(weight, weight.mT, None if bias is None else bias.unsqueeze(1))
 
 
-def _loss_signal(logits: Tensor, batch: Batch, activations: Activations) -> None:
-    r"""Write the gradient in the logits, :math:`a_j (\mathrm{softmax} - e_{y_j})`."""
+def _loss_signal(loss: BatchedLoss, logits: Tensor, batch: Batch, activations: Activations) -> None:
+    r"""Write the gradient in the outputs: :math:`a_j (\mathrm{softmax} - e_{y_j})` of cross-entropy."""
     y = batch.y if batch.y.dim() == 3 else batch.y.unsqueeze(2)
     weight = batch.weight if batch.weight.dim() == 3 else batch.weight.unsqueeze(2)
+    if loss.kind != CROSS_ENTROPY:
+        residual = torch.sub(logits, y, out=activations.signals[-1])
+        torch.mul(
+            residual_slope_(residual, loss.kind, loss.setting), weight, out=activations.signals[-1]
+        )
+        return
     signal = torch.softmax(logits, 2, out=activations.signals[-1])
     signal.scatter_add_(2, y, activations.minus_one).mul_(weight)
 

@@ -13,6 +13,7 @@ from torch.nn.modules import module as torch_module
 
 from chronofed.core.flat import Flat
 from chronofed.core.types import Objective, Spans
+from chronofed.engines.batched.losses import BatchedLoss, batched_loss
 from chronofed.models.layers import Classifier, Scale
 from chronofed.models.objective import TorchObjective
 
@@ -20,7 +21,7 @@ from chronofed.models.objective import TorchObjective
 INPUT_MODULES = (Scale, nn.Flatten)
 LAYERS = (*INPUT_MODULES, nn.Linear, nn.ReLU)
 OBJECTIVE_FIELDS = frozenset(
-    {"device", "flat", "uses_batch_statistics", "_augment", "_channels_last"}
+    {"device", "flat", "uses_batch_statistics", "loss", "_augment", "_channels_last"}
 )
 """Attributes of an objective that are read here; one with any other is refused."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -60,12 +61,14 @@ class Layout:
         scaled: Whether bytes are scaled (:class:`~chronofed.models.layers.Scale`).
         dtype: Dtype of the parameters.
         names: The slice of the flat vector that each named parameter occupies.
+        loss: The loss of a sample.
     """
 
     layers: tuple[Dense, ...]
     scaled: bool
     dtype: torch.dtype
     names: Mapping[str, slice]
+    loss: BatchedLoss
 
     @property
     def size(self) -> int:
@@ -102,7 +105,7 @@ class Layout:
 def layout_of(objective: Objective) -> Layout | str:
     """Return the layout of a model; if it cannot be batched, the reason in one line."""
     if not isinstance(objective, TorchObjective):
-        return f"the objective is {type(objective).__name__}, not the cross-entropy of a module"
+        return f"the objective is {type(objective).__name__}, not a loss of a module"
     modules = list(_chain(objective.flat.module))
     layers = [module for module in modules if type(module) not in INPUT_MODULES]
     return (
@@ -175,7 +178,10 @@ def _layout(objective: TorchObjective, layers: list[nn.Module], scaled: bool) ->
     prefixes = {module: f"{name}." if name else "" for name, module in modules}
     found = [_dense(layer, prefixes[layer], objective.names) for layer in layers[::2]]
     dense = tuple(layer for layer in found if layer is not None)
-    layout = Layout(dense, scaled, dtype, objective.names)
+    loss = batched_loss(objective.loss)
+    if isinstance(loss, str):
+        return loss
+    layout = Layout(dense, scaled, dtype, objective.names, loss)
     if len(dense) < len(found) or layout.size != objective.flat.size:
         return "the model has parameters that are shared, frozen or outside of its linear layers"
     return layout

@@ -13,6 +13,8 @@ from typing import List, TypeAlias
 import torch
 from torch import Tensor
 
+from chronofed.engines.batched.losses import residual_slope_
+
 # Two entries per layer; see ``quadratic`` of :func:`descend_plainly`.
 QuadraticTerm: TypeAlias = list[list[Tensor]]
 Loop: TypeAlias = Callable[
@@ -28,6 +30,8 @@ Loop: TypeAlias = Callable[
         float,
         float,
         bool,
+        int,
+        float,
     ],
     None,
 ]
@@ -56,6 +60,15 @@ def step_along(
         part.baddbmm_(left * quadratic[0], right, alpha=-lr)
 
 
+def output_signal(outputs: Tensor, y: Tensor, loss: int, setting: float) -> Tensor:
+    r"""Return the derivative of the loss in the outputs: of cross-entropy :math:`\mathrm{softmax} - e_y`."""
+    if loss != 0:
+        return residual_slope_(outputs - y, loss, setting)
+    signal = torch.softmax(outputs, 2)
+    minus = torch.full([1, 1, 1], -1.0, dtype=outputs.dtype).expand(y.shape)
+    return signal.scatter_add_(2, y, minus)
+
+
 def descend_plainly(
     params: Tensor,
     x: Tensor,
@@ -68,8 +81,10 @@ def descend_plainly(
     lr: float,
     decay_factor: float,
     scaled: bool,
+    loss: int = 0,
+    setting: float = 0.0,
 ) -> None:
-    """Descend the gradients of weighted cross-entropy in place.
+    """Descend the gradients of a weighted loss in place.
 
     Args:
         params: Parameters of all clients, ``(clients, d)``; they are changed.
@@ -84,6 +99,8 @@ def descend_plainly(
         lr: Step size.
         decay_factor: Factor of the parameters in a step, less than 1 with weight decay.
         scaled: Whether bytes are scaled first.
+        loss: Number of the loss (:mod:`chronofed.engines.batched.losses`).
+        setting: Its setting.
     """
     clients = rows.shape[0]
     weights = [params[:, n[2] : n[2] + n[0] * n[1]].view(clients, n[1], n[0]) for n in layers]
@@ -102,9 +119,8 @@ def descend_plainly(
             if layers[k][3] >= 0:
                 out.add_(biases[k])
             inputs.append(out if k == last else out.relu_())
-        signal = torch.softmax(inputs[last + 1], 2)
-        minus = torch.full([1, 1, 1], -1.0, dtype=params.dtype).expand(clients, size, 1)
-        signal.scatter_add_(2, y[:, start:stop], minus).mul_(weight[:, start:stop])
+        signal = output_signal(inputs[last + 1], y[:, start:stop], loss, setting)
+        signal.mul_(weight[:, start:stop])
         ones = torch.ones([clients, 1, size], dtype=params.dtype)
         for j in range(last + 1):
             k = last - j

@@ -120,7 +120,8 @@ class BatchedObjective:
         """
         kernel, weight = self._kernel, batch.weight.unsqueeze(1)  # (clients, 1, n)
         activations = kernel.activations(batch)
-        single = Batch(batch.x, batch.y, activations.ones.mT)
+        ones, loss = activations.ones.mT, kernel.layout.loss
+        single = Batch(batch.x, batch.y, loss.weighted(batch.y.unsqueeze(2), ones))
         wanted = {s.start for s in self.names.values() if any(_within(s, span) for span in spans)}
         # By the first position of weights or biases.
         found: dict[int, tuple[Tensor, Tensor]] = {}
@@ -142,7 +143,8 @@ class BatchedObjective:
         for x, y, weight in zip(*parts, strict=True):
             encoded = torch.empty(*y.shape, layout.layers[0].inputs, dtype=layout.dtype)
             layout.encode_(x.flatten(2), encoded)
-            yield Batch(encoded, y, weight.to(layout.dtype))
+            numbers = layout.loss.encoded(y, layout.dtype)
+            yield Batch(encoded, numbers, weight.to(layout.dtype))
 
 
 def _single(name: str) -> IncompatibleError:

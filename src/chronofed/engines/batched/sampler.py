@@ -27,7 +27,8 @@ class BatchSampler:
         pieces = [piece for pool in pools for piece in pool.pieces]
         self._locals, self._kernel = locals_, kernel
         self._x = torch.cat([piece.x for piece in pieces]).flatten(1)  # (n, features)
-        self._y = torch.cat([piece.y for piece in pieces])
+        y, layout = torch.cat([piece.y for piece in pieces]), kernel.layout
+        self._y = layout.loss.encoded(y, layout.dtype)
         first = [0, *accumulate(map(len, pools[:-1]))]
         self._first = torch.tensor(first)[:, None]  # (clients, 1) first row of each client
 
@@ -45,8 +46,10 @@ class BatchSampler:
         """Join all steps of clients that draw equally many samples in each."""
         rows = torch.cat([pick for mine in drawn for pick, _ in mine]).view(len(drawn), -1)
         rows += self._first
-        y, weight = self._y[rows].unsqueeze(2), _weights(drawn).to(self._kernel.layout.dtype)
-        return Schedule(self._x, rows, y, weight.unsqueeze(2), [len(pick) for pick, _ in drawn[0]])
+        y, weight = self._y[rows], _weights(drawn).to(self._kernel.layout.dtype)
+        factors = self._kernel.layout.loss.weighted(y, weight).unsqueeze(2)
+        sizes = [len(pick) for pick, _ in drawn[0]]
+        return Schedule(self._x, rows, y.unsqueeze(2), factors, sizes)
 
     def _padded(self, drawn: list[list[Draw]]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield the steps of clients that draw differently, padded."""
@@ -54,7 +57,8 @@ class BatchSampler:
             step = [mine[k] for mine in drawn if k < len(mine)]
             rows = _stacked_rows([pick for pick, _ in step]) + self._first[: len(step)]
             weights = _stacked_rows([weight for _, weight in step]).to(self._kernel.layout.dtype)
-            yield rows, self._y[rows], weights
+            y = self._y[rows]
+            yield rows, y, self._kernel.layout.loss.weighted(y, weights)
 
     def _gather(self, rows: Tensor) -> Tensor:
         """Return samples as the first layer sees them, ``(clients, b, features)``."""

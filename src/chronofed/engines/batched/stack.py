@@ -18,7 +18,8 @@ from chronofed.engines.batched.quadratics import Quadratics
 from chronofed.engines.batched.sampler import BatchSampler, equally_sized
 from chronofed.engines.batched.support import check_local, follows_gradient
 from chronofed.methods.backbones import Backbone
-from chronofed.methods.local import ClientLocal, descend
+from chronofed.methods.local import ClientLocal, descend, named_states
+from chronofed.methods.optimizers import State, clip_
 from chronofed.methods.wrappers.base import parts
 
 Matrix: TypeAlias = Tensor  # (clients, d)
@@ -88,6 +89,8 @@ class StackedLocal:
         self.objective = BatchedObjective(kernel, len(locals_))
         # The most first.
         self._steps = [local.steps for local in locals_]
+        self._locals = locals_
+        self._descents: list[State] = []
         self._kernel = kernel
         self._sampler = BatchSampler(locals_, kernel)
         self._quadratic = Quadratics.of([local.past.quadratic for local in locals_])
@@ -146,11 +149,28 @@ class StackedLocal:
 
         params = self._copies(start)
         self._batches = self._sampler.batches(self._sampler.draw())
-        velocity = torch.zeros_like(params) if self.train.momentum else None
+        state = self._first_states(params)
         for active, steps in self._stages():
-            fast = None if velocity is None else velocity[:active]
-            descend(params[:active], one_step, self.train, steps, fast)
+            some = {name: rows[:active] for name, rows in state.items()}
+            descend(params[:active], one_step, self.train, steps, some)
+        self._descents.append(state)
         return params
+
+    def descents(self, i: int) -> list[State]:
+        """Return the optimiser's state after each descent of one client."""
+        return [{name: rows[i].clone() for name, rows in each.items()} for each in self._descents]
+
+    def kept_state(self, i: int) -> Record:
+        """Return what one client keeps of its optimisers; empty if they are reset."""
+        return named_states(self.descents(i)) if self.train.keeps_state else {}
+
+    def _first_states(self, params: Matrix) -> State:
+        """Return every client's state of the optimiser: what it kept, or a new one."""
+        state, number = self.train.first_state(params), len(self._descents)
+        for i, local in enumerate(self._locals):
+            for name, kept in local.earlier_state(number).items():
+                state[name][i] = kept
+        return state
 
     def descend_plainly(self, start: Tensor) -> Matrix:
         """Take the same steps along the gradient itself: each is fused into one product."""
@@ -169,8 +189,9 @@ class StackedLocal:
     @property
     def plain(self) -> bool:
         """True if nothing is added to the samples' gradient but a quadratic of whole weights and biases."""
-        quadratic, layout = self._quadratic, self._kernel.layout
-        return not self.train.momentum and (quadratic is None or layout.aligned(quadratic.spans))
+        quadratic, layout, train = self._quadratic, self._kernel.layout, self.train
+        other_steps = train.momentum or train.optimizer != "sgd" or train.clip_norm is not None
+        return not other_steps and (quadratic is None or layout.aligned(quadratic.spans))
 
     def _quadratic_term(self, active: int) -> QuadraticTerm | None:
         """Return what the quadratic adds to the steps of the first clients."""
@@ -200,6 +221,8 @@ class StackedLocal:
         self._kernel.gradient(params, batch, out)
         if self._quadratic is not None:
             self._quadratic.first(len(out)).add_gradient_(out, params)
+        if self.train.clip_norm is not None:
+            clip_(out, self.train.clip_norm)
         return out
 
 
@@ -231,16 +254,20 @@ def _train_alike(
         # Uploads are for this round only, so that rows of them will do.
         sent = clone_views(upload, params)
         return params, [
-            Trained({n: t[i] for n, t in sent.items()}, _row(after, i), w)
+            Trained({n: t[i] for n, t in sent.items()}, _row(after, i), w, local.kept_state(i))
             for i, w in enumerate(params)
         ]
+    for i, one in enumerate(trainees):
+        # Where a client goes on by itself, its next descent is not the first.
+        one.local.descents.extend(local.descents(i))
     both = zip(trainees, params, strict=True)
     return params, [_finished(backbone, server, one, w) for one, w in both]
 
 
 def _finished(backbone: Backbone, server: Record, one: Trainee, params: Vector) -> Trained:
     upload, after = backbone.finish(params, server, one.state, one.local)
-    return Trained(clone_views(upload, params), clone_views(after, params), params)
+    kept = one.local.kept_state()
+    return Trained(clone_views(upload, params), clone_views(after, params), params, kept)
 
 
 def clone_views(record: Record, params: Vector) -> Record:

@@ -28,6 +28,7 @@ from chronofed.core.errors import IncompatibleError
 from chronofed.core.stacking import works_stacked
 from chronofed.core.types import Batch, Samples, Task
 from chronofed.engines.batched.layout import Layout, layout_of
+from chronofed.engines.batched.losses import CROSS_ENTROPY
 from chronofed.methods.backbones import Backbone
 from chronofed.methods.local import ClientLocal, Train
 from chronofed.methods.memories import Moment
@@ -39,10 +40,12 @@ READ_FIELDS: Mapping[type, frozenset[str]] = {
     Method: frozenset({"backbone", "memory", "weights", "average"}),
     Train: frozenset(
         {"lr", "batch_size", "epochs", "steps", "momentum", "weight_decay", "epoch", "slow"}
+        | {"nesterov", "optimizer", "betas", "eps", "optimizer_state", "clip_norm", "schedule"}
     ),
     Order: frozenset({"round", "client", "server", "buffers", "weights", "past", "train", "seed"}),
     ClientLocal: frozenset(
         {"objective", "samples", "past", "train", "generator", "pace", "pool", "steps", "_draws"}
+        | {"optimizer_state", "descents"}
         # StackedLocal refuses to hand these out; a method that is not stacked gets its client's own.
         | {"key", "scratch"}
     ),
@@ -99,6 +102,8 @@ def unsupported_orders(orders: Sequence[Order]) -> str | None:
         reason = unread_field(order) or unread_field(order.train)
         if reason is not None:
             return reason
+        if order.train.schedule is not None:
+            return "an order has a learning-rate schedule, which the server applies"
         if order.server is not orders[0].server or order.train != orders[0].train:
             return "the orders of a round differ in the server's state or in their training"
     return None
@@ -167,8 +172,12 @@ def _unsupported_past(past: Surrogate) -> str | None:
 
 
 def _unsupported_samples(layout: Layout, samples: Samples) -> str | None:
-    if samples.y.dtype != torch.int64 or samples.y.dim() != 1:
-        return "labels are not numbers of classes"
+    numbers = layout.loss.kind != CROSS_ENTROPY
+    whole = samples.y.dtype == torch.int64
+    if samples.y.dim() != 1 or not (whole or (numbers and samples.y.is_floating_point())):
+        return "labels are not numbers of classes" if not numbers else "targets are not numbers"
+    if numbers and layout.layers[-1].outputs != 1:
+        return "the model of a regression has more than one output"
     if not layout.scaled and samples.x.dtype != layout.dtype:
         return "samples are not of the model's dtype"
     return unread_field(samples)

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
-import msgspec
 import torch
 from torch import Generator, Tensor
 
@@ -12,10 +11,7 @@ from chronofed.core.config import Kind, Positive
 from chronofed.core.errors import IncompatibleError
 from chronofed.core.stacking import stacked
 from chronofed.core.types import Objective, Record, Vector
-from chronofed.methods.local import Local
-
-# Share of a running mean that is kept.
-Decay = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+from chronofed.methods.local import Local, Train
 
 
 class Upload(tuple[float, Record]):
@@ -127,6 +123,10 @@ class Backbone(Kind, kw_only=True):
     """Whether :meth:`refine` needs unlabelled samples on the server (``server_data``)."""
 
     server_lr: Positive = 1.0
+
+    def unsuited(self, train: Train) -> str | None:
+        """Say in one line why local steps like these would make the method wrong; ``None`` if they do not."""
+        return None
 
     def init_server(self, params: Vector, clients: int) -> Record:
         """Return the first server state, for a number of clients; it always has the entry ``params``."""

@@ -6,20 +6,34 @@ import torch
 
 from chronofed.core.types import Record, Vector
 from chronofed.methods.backbones.base import Backbone, Uploads, weighted_mean
-from chronofed.methods.local import Local
+from chronofed.methods.local import Local, Train
 
 
-def effective_steps(steps: int, momentum: float) -> float:
+def effective_steps(steps: int, momentum: float, nesterov: bool = False) -> float:
     r"""Compute the total weight of the local gradients in a client's update, in plain steps.
 
     .. math::
         w_t - w_{i,K} = \eta_l \sum_{k=1}^K \frac{1 - \rho^{K-k+1}}{1 - \rho}\, g_k, \qquad
         a_i = \frac{1}{1 - \rho} \Big(K - \frac{\rho (1 - \rho^K)}{1 - \rho}\Big)
 
+    With Nesterov's momentum every step is :math:`g_k + \rho v_k`, so that it is :math:`K + \rho a_i`.
+
     >>> effective_steps(3, momentum=0.0), effective_steps(2, momentum=0.5)
     (3.0, 2.5)
+    >>> effective_steps(2, momentum=0.5, nesterov=True)
+    3.25
     """
-    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+    weight = (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+    return steps + momentum * weight if nesterov else weight
+
+
+def uncountable(train: Train) -> str | None:
+    """Say why an update is no sum of this round's gradients with known weights; ``None`` if it is."""
+    if train.optimizer != "sgd":
+        return f"optimizer: steps of {train.optimizer} have no known number of plain steps"
+    if train.keeps_state:
+        return "optimizer_state: kept momentum holds gradients of earlier rounds"
+    return None
 
 
 class FedNova(Backbone, tag="fednova"):
@@ -39,11 +53,17 @@ class FedNova(Backbone, tag="fednova"):
         "Federated Optimization"
     )
 
+    def unsuited(self, train: Train) -> str | None:
+        """Refuse steps that cannot be counted."""
+        reason = uncountable(train)
+        return reason and f"{reason}, by which FedNova divides; use sgd, reset every round"
+
     def finish(
         self, params: Vector, server: Record, client: Record, local: Local
     ) -> tuple[Record, Record]:
         """Send the update of one effective step, and the number of steps."""
-        steps = effective_steps(local.steps, local.train.momentum)
+        train = local.train
+        steps = effective_steps(local.steps, train.momentum, train.nesterov)
         delta = (params - server["params"]).div_(steps)
         return {"delta": delta, "steps": torch.tensor(steps, dtype=torch.float64)}, client
 

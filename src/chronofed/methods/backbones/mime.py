@@ -4,10 +4,11 @@ from typing import ClassVar
 
 import torch
 
+from chronofed.core.config import Decay
 from chronofed.core.stacking import stacked
 from chronofed.core.types import Record, Vector
-from chronofed.methods.backbones.base import Backbone, Decay, Uploads, weighted_mean
-from chronofed.methods.local import Local
+from chronofed.methods.backbones.base import Backbone, Uploads, weighted_mean
+from chronofed.methods.local import Local, Train
 
 
 class Mime(Backbone, tag="mime"):
@@ -33,6 +34,12 @@ class Mime(Backbone, tag="mime"):
     )
 
     beta: Decay = 0.9
+
+    def unsuited(self, train: Train) -> str | None:
+        r"""Refuse clipping: clipped, :math:`g(w_t)` has no longer the mean :math:`\nabla f_i(w_t)`."""
+        if train.clip_norm is None:
+            return None
+        return "clip_norm: Mime's correction needs gradients that are not clipped; leave it out"
 
     def init_server(self, params: Vector, clients: int) -> Record:
         """Start the momentum at zero."""

@@ -4,9 +4,10 @@ from typing import ClassVar
 
 import torch
 
+from chronofed.core.config import Decay
 from chronofed.core.stacking import stacked
 from chronofed.core.types import Record, Vector
-from chronofed.methods.backbones.base import Backbone, Decay, Uploads, weighted_mean
+from chronofed.methods.backbones.base import Backbone, Uploads, weighted_mean
 from chronofed.methods.local import Local
 
 

@@ -7,8 +7,8 @@ import torch
 from chronofed.core.stacking import stacked
 from chronofed.core.types import Record, Vector
 from chronofed.methods.backbones.base import Backbone, Uploads, weighted_mean
-from chronofed.methods.backbones.fednova import effective_steps
-from chronofed.methods.local import Local
+from chronofed.methods.backbones.fednova import effective_steps, uncountable
+from chronofed.methods.local import Local, Train
 
 
 class Scaffold(Backbone, tag="scaffold"):
@@ -39,6 +39,15 @@ class Scaffold(Backbone, tag="scaffold"):
 
     option: Literal["I", "II"] = "II"
 
+    def unsuited(self, train: Train) -> str | None:
+        """Refuse steps that cannot be counted (option II), and gradients unlike the full one (option I)."""
+        if self.option == "II":
+            reason = uncountable(train)
+            return reason and f"{reason}, from which SCAFFOLD's option II computes; use option I"
+        if train.clip_norm is None:
+            return None
+        return "clip_norm: SCAFFOLD's option I needs gradients that are not clipped; use option II"
+
     def init_server(self, params: Vector, clients: int) -> Record:
         """Start the control at zero; its updates need the number of clients N."""
         number = torch.tensor(clients, dtype=torch.float64)
@@ -62,8 +71,9 @@ class Scaffold(Backbone, tag="scaffold"):
         if self.option == "I":
             control = local.full_gradient(server["params"])
         else:
-            steps = effective_steps(local.steps, local.train.momentum)
-            control = client["control"] - server["control"] - delta / (steps * local.train.lr)
+            train = local.train
+            steps = effective_steps(local.steps, train.momentum, train.nesterov)
+            control = client["control"] - server["control"] - delta / (steps * train.lr)
         return {"delta": delta, "control": control - client["control"]}, {"control": control}
 
     def aggregate(self, server: Record, uploads: Uploads) -> Record:

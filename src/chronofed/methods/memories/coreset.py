@@ -12,7 +12,14 @@ from chronofed.core.errors import SpecError
 from chronofed.core.types import Objective, Record, Samples, Spans, Vector
 from chronofed.methods.memories.base import Location, Memory, MemoryItem, Moment
 from chronofed.methods.memories.replay import replay
-from chronofed.methods.memories.selection import admitted, balanced, herding, turns, uniform
+from chronofed.methods.memories.selection import (
+    admitted,
+    balanced,
+    group_codes,
+    herding,
+    turns,
+    uniform,
+)
 from chronofed.methods.surrogate import Surrogate
 from chronofed.methods.weighting import RoundWeights
 
@@ -29,6 +36,9 @@ class CoreSet(Memory, tag="core-set"):
     A reservoir is one uniform sample of all that the client ever saw: ``size`` samples in total, whatever the
     number of data sets. A data set that comes back is not counted again. A sample that is in several
     overlapping data sets counts once for each.
+
+    Where targets are numbers, ten bins of the data set's own targets, with equally many samples, stand for
+    classes.
 
     Attributes:
         size: Samples to keep of each data set (100 in the paper's main runs); for ``reservoir``, in total.
@@ -77,9 +87,10 @@ class CoreSet(Memory, tag="core-set"):
     ) -> Record:
         """Select the samples to keep, the most important first."""
         if self.select == "herding":
-            pick = herding(self._features(objective, params, samples), samples.y, self.size)
+            features, codes = self._features(objective, params, samples), group_codes(samples.y)
+            pick = herding(features, codes, self.size)
         elif self.select == "balanced":
-            pick = balanced(samples.y, self.size, generator)
+            pick = balanced(group_codes(samples.y), self.size, generator)
         else:
             pick = uniform(len(samples), self.size, generator)
         chosen = samples[pick]

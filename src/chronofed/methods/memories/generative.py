@@ -10,7 +10,7 @@ from chronofed.core.types import Objective, Record, Samples, Vector
 from chronofed.methods.memories.base import Location, Memory, MemoryItem, Moment
 from chronofed.methods.memories.langevin import langevin
 from chronofed.methods.memories.replay import replay
-from chronofed.methods.memories.selection import turns
+from chronofed.methods.memories.selection import group_codes, turns
 from chronofed.methods.surrogate import Surrogate
 from chronofed.methods.weighting import RoundWeights
 
@@ -23,11 +23,11 @@ class Generative(Memory, tag="generative"):
 
     The approximation :math:`\tilde f_\tau` of a past objective is their mean loss.
 
-    A sample *x* of class *y* is drawn by Langevin dynamics (the paper's MCMC) from :math:`e^{-E/\sigma^2}`,
+    A sample *x* of target *y* is drawn by Langevin dynamics (the paper's MCMC) from :math:`e^{-E/\sigma^2}`,
     with the model at the end of local training, the noise :math:`\sigma`, and
 
     .. math::
-        E(x \mid y) = \mathrm{CE}(\mathrm{model}_w(x), y)
+        E(x \mid y) = \ell(\mathrm{model}_w(x), y)
             + \frac{\lambda}{2} \Big\|\frac{x - \mu_y}{s_y}\Big\|^2,
 
     where :math:`\mu_y` and :math:`s_y` are the mean and the standard deviation of every feature in this class
@@ -38,6 +38,10 @@ class Generative(Memory, tag="generative"):
     from a uniform start, within the range of the feature in the data set. A deviation is at least 2 % of that
     range, so a class of one sample varies too. The numbers of samples per class are in proportion to the data
     set. A data set that comes back replaces its synthetic samples.
+
+    Where targets are numbers, the synthetic samples have targets of the data set: those at ``size`` evenly
+    spaced ranks. :math:`\mu_y` and :math:`s_y` are then of the samples in the target's bin, one of ten with
+    equally many samples.
 
     Synthetic samples are worse than real ones, and in the plain union (``merged``) they soon outnumber the
     present. Weights that reserve a share for the present (``fixed``, ``optimal``) suit them better.
@@ -80,9 +84,10 @@ class Generative(Memory, tag="generative"):
         self, objective: Objective, params: Vector, samples: Samples, generator: Generator
     ) -> Record:
         """Make samples with the present model."""
-        data, y = objective.encode(samples.x), self._labels(samples.y)
+        data, codes = objective.encode(samples.x), group_codes(samples.y)
+        y, group = self._labels(samples.y, codes)
         low, high = data.amin(0), data.amax(0)
-        mean, deviation = (each[y] for each in _statistics(data, samples.y, high - low))
+        mean, deviation = (each[group] for each in _statistics(data, codes, high - low))
         bounds = (low - mean) / deviation, (high - mean) / deviation
 
         def gradient(u: Tensor) -> Tensor:
@@ -103,10 +108,15 @@ class Generative(Memory, tag="generative"):
         """Replay the synthetic samples of other data sets, each with the weight of its round."""
         return replay(self.recalled(kept, moment), weights, moment)
 
-    def _labels(self, y: Tensor) -> Tensor:
-        """Choose labels in proportion to the data set, also if it has fewer samples than ``size``."""
+    def _labels(self, y: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
+        """Choose targets and their groups in proportion to the data set, which may be smaller than ``size``."""
+        if y.is_floating_point():
+            ranks = (torch.arange(self.size, dtype=torch.float64) + 0.5) * (len(y) / self.size)
+            pick = y.argsort(stable=True)[ranks.long()]
+            return y[pick], codes[pick]
         enough = -(-self.size // len(y))
-        return turns(y.bincount() * enough, self.size, proportional=True)
+        labels = turns(y.bincount() * enough, self.size, proportional=True)
+        return labels, labels
 
 
 def _statistics(data: Tensor, y: Tensor, span: Tensor) -> tuple[Tensor, Tensor]:

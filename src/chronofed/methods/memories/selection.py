@@ -8,10 +8,27 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
+BINS = 10
+"""Bins of a data set's targets that stand for classes where targets are numbers."""
+
 
 def uniform(n: int, size: int, generator: Generator) -> Tensor:
     """Pick ``size`` of ``n`` positions, at most all, at random without replacement."""
     return torch.randperm(n, generator=generator)[:size]
+
+
+def group_codes(y: Tensor) -> Tensor:
+    """Return the class of every sample; of numbers, the bin between quantiles of these samples' own targets.
+
+    >>> group_codes(torch.tensor([0.3, 9.0, 0.1, 0.2])).tolist()
+    [2, 3, 0, 1]
+    """
+    if not y.is_floating_point():
+        return y
+    bins = min(BINS, len(y))
+    places = torch.arange(1, bins, dtype=torch.float64) / bins
+    edges = y.double().quantile(places, interpolation="higher")
+    return torch.searchsorted(edges, y.double(), right=True)
 
 
 def balanced(labels: Tensor, size: int, generator: Generator) -> Tensor:

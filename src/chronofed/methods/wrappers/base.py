@@ -6,7 +6,7 @@ from chronofed.core.stacking import stacked
 from chronofed.core.types import Record, Vector
 from chronofed.methods.backbones.base import Backbone, Bench, Uploads, plain_gradient
 from chronofed.methods.backbones.fedavg import FedAvg
-from chronofed.methods.local import Local
+from chronofed.methods.local import Local, Train
 
 
 class _Inner:
@@ -39,6 +39,10 @@ class Wrapper(Backbone):
     needs_samples = _Inner()
 
     backbone: Backbone = FedAvg()
+
+    def unsuited(self, train: Train) -> str | None:
+        """As the inner backbone."""
+        return self.backbone.unsuited(train)
 
     def init_server(self, params: Vector, clients: int) -> Record:
         """As the inner backbone."""

@@ -4,9 +4,9 @@ from typing import ClassVar, Literal
 
 import torch
 
-from chronofed.core.config import Positive
+from chronofed.core.config import Decay, Positive
 from chronofed.core.types import Record, Vector
-from chronofed.methods.backbones.base import Decay, Uploads
+from chronofed.methods.backbones.base import Uploads
 from chronofed.methods.wrappers.base import Wrapper, parts
 
 

@@ -3,12 +3,13 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chronofed.core.errors import RunError, SpecError
+from chronofed.core.names import Names
 from chronofed.reports.downsample import evenly_spaced
 from chronofed.reports.figures import canvas
 from chronofed.reports.figures.canvas import INK, style_axes
@@ -17,10 +18,13 @@ from chronofed.reports.period_history import LEVELS, UNSEEN
 from chronofed.reports.runs import RunView
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Mode = Literal["lost", "accuracy"]
 _PURPOSE = "drawing maps"
+# Names of clients and of periods that there is room for.
+ROWS, COLUMNS = 50, 24
 _MAPS = {"lost": "Oranges", "accuracy": "Blues"}
 
 
@@ -39,13 +43,17 @@ def draw_heatmap(
         round_: The round; by default the last.
 
     Raises:
-        RunError: If a run did not follow single data sets.
+        RunError: If a run did not follow single data sets, or predicts numbers.
         SpecError: If nothing was evaluated by that round, or the round is after the last evaluation.
     """
     tables = [_table(run, mode, round_) for run in runs]
-    drawn = canvas.new_figure((0.9 + 3.8 * len(runs), 3.6), _PURPOSE)
-    for axes, run, (when, values) in zip(
-        drawn.subplots(1, len(runs), squeeze=False)[0], runs, tables, strict=True
+    names = [Names.recorded(run.directory.scenario()) for run in runs]
+    lines = max(len(values) for _, values in tables) if any(each.clients for each in names) else 0
+    drawn = canvas.new_figure(
+        (0.9 + 3.8 * len(runs), min(9.0, max(3.6, 1 + 0.16 * lines))), _PURPOSE
+    )
+    for axes, run, (when, values), named in zip(
+        drawn.subplots(1, len(runs), squeeze=False)[0], runs, tables, names, strict=True
     ):
         image = axes.imshow(
             100 * values, cmap=_MAPS[mode], vmin=0, vmax=100, aspect="auto", interpolation="nearest"
@@ -53,14 +61,33 @@ def draw_heatmap(
         style_axes(
             axes, "data set", "client" if run is runs[0] else "", f"{run.label}, round {when}"
         )
+        _name_axes(axes, named, values.shape)
     words = "points lost since the best" if mode == "lost" else "accuracy, %"
     _bar(drawn, image, f"{words}\n({_measured_on(runs)})")
     return canvas.save(drawn, path)
 
 
+def _name_axes(axes: "Axes", names: Names, shape: tuple[int, ...]) -> None:
+    """Name clients and periods, as many as there is room for, where they have names."""
+    clients, keys = shape
+    if names.clients:
+        ticks = evenly_spaced(clients, ROWS)
+        labels = [names.client(k) for k in ticks]
+        axes.set_yticks(ticks, labels, fontsize=7, parse_math=False)
+    if names.periods:
+        ticks = evenly_spaced(keys, COLUMNS)
+        labels = [names.data_set(k) for k in ticks]
+        axes.set_xticks(ticks, labels, fontsize=7, rotation=90, parse_math=False)
+        axes.set_xlabel("period")
+
+
 def _table(run: RunView, mode: Mode, round_: int | None) -> tuple[int, NDArray[np.float64]]:
     """Return the round, and a table ``(clients, data sets)`` with NaN for the unknown."""
     history = run.periods()
+    if not history.pairs and run.record("period_error"):
+        raise RunError(
+            f"{run.path} predicts numbers, and a heatmap shows accuracies; try: plot curves"
+        )
     if not history.pairs:
         msg = f"{run.path} did not follow single data sets; set evaluate.periods = 'on' and run it again"
         raise RunError(msg)
@@ -153,7 +180,15 @@ def recorded_grid(run: RunView, rounds: int) -> tuple[Grid, list[str]]:
         for column, place in enumerate(kept):
             for kind, samples in cells[place][1] if cells[place] else ():
                 counts[client, column, kind] = samples
-    word = "client" if about["returning"] else "new client"
-    names = about.get("client_names") or [f"{word} {i}" for i in range(len(counts))]
+    names = Names.recorded(about)
     shown = tuple(about["shown"][place] for place in kept)
-    return Grid(shown, tuple(names[: len(counts)]), counts), about["classes"]
+    periods = tuple(_period(about["held"], place, names) for place in kept) if names.periods else ()
+    return Grid(shown, tuple(map(names.client, range(len(counts)))), counts, periods), about[
+        "classes"
+    ]
+
+
+def _period(held: Sequence[Sequence[Any]], place: int, names: Names) -> str:
+    """Return the name of the period at a place of the recorded rounds; empty if nobody took part."""
+    keys = {cells[place][0] for cells in held if cells[place]}
+    return ", ".join(map(names.data_set, sorted(keys)))

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chronofed.core.errors import SpecError
+from chronofed.core.names import Names
 from chronofed.reports.figures import canvas
 from chronofed.reports.figures.canvas import INK
 
@@ -32,6 +33,8 @@ _PURPOSE = "drawing samples"
 _TILE = 0.62
 _LINE = 0.95
 _SIDE = 0.8
+# A letter of a client's name.
+_LETTER = 0.07
 _HEAD = 0.35
 
 
@@ -42,12 +45,14 @@ class DataSetSamples:
     Attributes:
         round: The round in which it was seen last.
         images: The samples ``(n, channels, height, width)``.
-        labels: Their classes ``(n,)``.
+        labels: Their classes, or scaled numbers, ``(n,)``.
+        key: Identifies the data set.
     """
 
     round: int
     images: NDArray[Any]
-    labels: NDArray[np.int64]
+    labels: NDArray[np.int64] | NDArray[np.float32]
+    key: int = 0
 
 
 def check_picture(path: str | os.PathLike[str], shape: Sequence[int]) -> None:
@@ -73,6 +78,7 @@ def draw_samples(
     path: str | os.PathLike[str],
     classes: Sequence[str] = (),
     per_client: int = 12,
+    names: Names | None = None,
 ) -> Path:
     """Draw the samples that clients keep: a row for each client, its latest data sets from left to right.
 
@@ -81,6 +87,7 @@ def draw_samples(
         path: The file to write; the ending chooses PNG, SVG or PDF.
         classes: Names of the classes; by default their numbers.
         per_client: Samples of a client, shared by its latest data sets, of which there are at most three.
+        names: The names of clients and periods; by default clients have numbers.
 
     Returns:
         The path.
@@ -100,7 +107,8 @@ def draw_samples(
         raise SpecError("nothing to draw: no client keeps any samples")
     first = next(iter(rows.values()))[0]
     check_picture(path, first.images.shape[1:])
-    return canvas.save(_figure(rows, total, classes, max(1, per_client // SETS)), path)
+    each = max(1, per_client // SETS)
+    return canvas.save(_figure(rows, total, classes, each, names or Names()), path)
 
 
 def latest(client_state: "ClientState", most: int) -> list[DataSetSamples]:
@@ -109,29 +117,43 @@ def latest(client_state: "ClientState", most: int) -> list[DataSetSamples]:
     newest = sorted(kept, key=lambda item: -item.round)[:SETS]
     each = max(1, most // SETS)
     return [
-        DataSetSamples(k.round, np.asarray(k.record["x"])[:each], np.asarray(k.record["y"])[:each])
+        DataSetSamples(
+            k.round, np.asarray(k.record["x"])[:each], np.asarray(k.record["y"])[:each], k.key
+        )
         for k in newest[:most]
     ]
 
 
 def _figure(
-    shown: dict[int, list[DataSetSamples]], total: int, classes: Sequence[str], each: int
+    shown: dict[int, list[DataSetSamples]],
+    total: int,
+    classes: Sequence[str],
+    each: int,
+    names: Names,
 ) -> "Figure":
     """Draw the rows; a note says so if there was no room for all clients."""
     width = SETS * (each + 0.5)
-    size = (_SIDE + width * _TILE, _HEAD + len(shown) * _LINE)
+    side = max(_SIDE, 0.3 + _LETTER * max(len(names.client(client)) for client in shown))
+    size = (side + width * _TILE, _HEAD + len(shown) * _LINE)
     drawn = canvas.new_figure(size, _PURPOSE, layout=None)
     axes = drawn.add_axes((0, 0, 1, 1))
-    axes.set_xlim(-_SIDE / _TILE, width)
+    axes.set_xlim(-side / _TILE, width)
     axes.set_ylim(len(shown) * _LINE / _TILE, -_HEAD / _TILE)
     axes.set_axis_off()
     low, high = _range(shown)
     for line, (client, groups) in enumerate(shown.items()):
         top = line * _LINE / _TILE
-        name = f"client {client}"
-        axes.text(-0.2, top + 0.5, name, ha="right", va="center", color=INK, fontsize=8)
+        about: dict[str, Any] = {"color": INK, "parse_math": False}
+        axes.text(
+            -0.2, top + 0.5, names.client(client), ha="right", va="center", fontsize=8, **about
+        )
         for place, group in enumerate(groups):
-            _draw_group(axes, group, (place * (each + 0.5), top), (low, high), classes)
+            corner = (place * (each + 0.5), top)
+            when = f"round {group.round}" + (
+                f", {names.data_set(group.key)}" if names.periods else ""
+            )
+            axes.text(corner[0], top - 0.06, when, fontsize=6, va="bottom", **about)
+            _draw_group(axes, group, corner, (low, high), classes)
     # imshow has changed the aspect.
     axes.set_aspect("equal")
     if total > len(shown):
@@ -147,13 +169,13 @@ def _draw_group(
     limits: tuple[float, float],
     classes: Sequence[str],
 ) -> None:
-    """Draw samples side by side, their classes below, and the round of the data set above."""
+    """Draw samples side by side, and their classes below."""
     left, top = corner
-    axes.text(left, top - 0.06, f"round {group.round}", color=INK, fontsize=6, va="bottom")
     for number, (image, label) in enumerate(zip(_pixels(group, limits), group.labels, strict=True)):
         edges = (left + number + 0.03, left + number + 0.97, top + 0.97, top + 0.03)
         axes.imshow(image, extent=edges, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-        name = classes[label] if len(classes) else str(label)
+        # Numbers of a regression, and classes without names, are shown themselves.
+        name = classes[label] if len(classes) else f"{label:.6g}"
         axes.text(
             left + number + 0.5,
             top + 1.03,

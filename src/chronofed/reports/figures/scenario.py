@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chronofed.core.errors import SpecError
+from chronofed.core.names import Names
 from chronofed.reports.figures import canvas
 from chronofed.reports.figures.canvas import COLOURS, FAINT, INK
 from chronofed.scenarios.base import Indices, Scenario
@@ -40,11 +41,13 @@ class Grid:
         rounds: The rounds shown.
         names: The names of the clients.
         counts: Numbers of samples ``(clients, rounds, classes)``.
+        periods: The names of the periods of these rounds, if they have names; empty for a round without data.
     """
 
     rounds: tuple[int, ...]
     names: tuple[str, ...]
     counts: NDArray[np.int64]
+    periods: tuple[str, ...] = ()
 
     @property
     def kinds(self) -> int:
@@ -61,6 +64,12 @@ class Grid:
         """Lines from one client to the next; about a quarter of an inch stays empty."""
         return self.kinds + max(1.0, 0.24 / self.line)
 
+    @property
+    def margins(self) -> tuple[float, float]:
+        """Inches that long names of clients take on the right, and names of periods at the top."""
+        longest = max(map(len, self.names), default=0)
+        return 0.1 * max(0, longest - 14), 0.07 * max(map(len, self.periods), default=0)
+
     def area(self, held: Indices) -> NDArray[np.float64]:
         """Return areas of circles in square points, proportional to their samples."""
         widest = _POINTS * min(0.8 * _COLUMN, 4 * self.line)
@@ -74,6 +83,7 @@ def draw_scenario(
     path: str | os.PathLike[str],
     rounds: int | Sequence[int] = 20,
     clients: Sequence[int] | None = None,
+    names: Names | None = None,
 ) -> Path:
     """Draw clients x rounds x classes as circles whose area is the number of samples.
 
@@ -85,11 +95,12 @@ def draw_scenario(
         rounds: Rounds to show; a number means the first so many, or all if there are fewer.
         clients: Clients to show, ``None`` for all. Where clients never come back, a row is not one
             client but the first, second, ... of each round.
+        names: The names of clients and periods; by default clients have numbers.
     """
     canvas.check(path, _PURPOSE)
     if isinstance(rounds, int):
         rounds = range(rounds if scenario.rounds is None else min(rounds, scenario.rounds))
-    grid = tabulate(scenario, dataset_labels, len(classes), rounds, clients)
+    grid = tabulate(scenario, dataset_labels, len(classes), rounds, clients, names)
     return draw_grid(grid, classes, path)
 
 
@@ -104,6 +115,7 @@ def tabulate(
     classes: int,
     rounds: Sequence[int],
     clients: Sequence[int] | None = None,
+    names: Names | None = None,
 ) -> Grid:
     """Count the samples behind the figure; arguments as for :func:`draw_scenario`."""
     if scenario.remote:
@@ -118,8 +130,15 @@ def tabulate(
     for row, column in np.ndindex(len(rows), len(samples)):
         held = samples[column].get(rows[row], np.zeros(0, dtype=np.int64))
         counts[row, column] = np.bincount(labels[held], minlength=classes)
-    word = "client" if scenario.persistent else "new client"
-    return Grid(tuple(rounds), tuple(f"{word} {i}" for i in rows), counts)
+    names = names or Names(returning=scenario.persistent)
+    periods = tuple(_period(scenario, names, round_) for round_ in rounds) if names.periods else ()
+    return Grid(tuple(rounds), tuple(map(names.client, rows)), counts, periods)
+
+
+def _period(scenario: Scenario, names: Names, round_: int) -> str:
+    """Return the name of a round's period; empty if nobody takes part."""
+    keys = {visit.key for visit in scenario.at(round_).visits.values()}
+    return ", ".join(map(names.data_set, sorted(keys)))
 
 
 def _samples_by_client(scenario: Scenario, round_: int) -> dict[int, Indices]:
@@ -132,7 +151,8 @@ def _samples_by_client(scenario: Scenario, round_: int) -> dict[int, Indices]:
 def _figure(grid: Grid, classes: Sequence[str]) -> "Figure":
     """Draw the figure; refuse one that is too large."""
     clients, rounds, _ = grid.counts.shape
-    size = (max(4.6, 2.2 + rounds * _COLUMN), 1.1 + clients * grid.pitch * grid.line)
+    side, top = grid.margins
+    size = (max(4.6, 2.2 + rounds * _COLUMN) + side, 1.1 + clients * grid.pitch * grid.line + top)
     if max(size) * canvas.DPI >= _LIMIT:
         msg = f"{clients} clients x {rounds} rounds are too many for one picture: choose fewer"
         raise SpecError(msg)
@@ -169,7 +189,13 @@ def _draw_client(axes: "Axes", grid: Grid, row: int) -> None:
     )
     middle = top + (kinds - 1) / 2
     axes.text(
-        len(grid.rounds) - 0.2, middle, grid.names[row], color=colour, weight="bold", va="center"
+        len(grid.rounds) - 0.2,
+        middle,
+        grid.names[row],
+        color=colour,
+        weight="bold",
+        va="center",
+        parse_math=False,
     )
 
 
@@ -179,6 +205,8 @@ def _draw_axes(axes: "Axes", grid: Grid, classes: Sequence[str]) -> None:
     shown = range(0, rounds, math.ceil(rounds / 30))
     axes.set_xticks(shown, [str(grid.rounds[i]) for i in shown], fontsize=8, color=INK)
     axes.set_xlabel("round", color=INK)
+    if any(grid.periods):
+        _draw_periods(axes, grid, shown)
     named = range(0, kinds, math.ceil(7 / (grid.line * _POINTS)))
     places = [row * grid.pitch + kind for row in range(clients) for kind in named]
     names = [classes[kind] for kind in named] * clients
@@ -186,6 +214,15 @@ def _draw_axes(axes: "Axes", grid: Grid, classes: Sequence[str]) -> None:
     axes.set_yticks(places, names, fontsize=6.5, color=INK, parse_math=False)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
+
+
+def _draw_periods(axes: "Axes", grid: Grid, shown: Sequence[int]) -> None:
+    """Name the periods of the rounds above the circles."""
+    above = axes.secondary_xaxis("top")
+    names = [grid.periods[i] for i in shown]
+    above.set_xticks(shown, names, fontsize=7, color=INK, rotation=90, parse_math=False)
+    above.tick_params(length=0)
+    above.spines[:].set_visible(False)
 
 
 def _draw_key(drawn: "Figure", grid: Grid) -> None:

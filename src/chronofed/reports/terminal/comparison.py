@@ -9,6 +9,7 @@ from rich.text import Text
 from chronofed.reports.best import best_rows
 from chronofed.reports.groups import Group, measures_of
 from chronofed.reports.notes import notes
+from chronofed.reports.references import references
 from chronofed.training.measure import Column
 from chronofed.training.measures import columns
 
@@ -38,14 +39,21 @@ def comparison(groups: Sequence[Group], title: str = "", width: int = 200) -> Ta
             for column in fitting
         ]
         table.add_row(Text(group.name), group.size, *cells)
+    for reference in references(groups):
+        cells = [Text(reference.text(column)) for column in fitting]
+        table.add_row(Text(reference.title), "baseline", *cells, style="dim")
     return table
 
 
 def _meaning(shown: Sequence[Column]) -> list[str]:
     """Explain what reads as an error: the best may be below the last."""
-    if all(column.key != "best5" for column in shown):
+    best = [column for column in shown if column.key.startswith("best5")]
+    if not best:
         return []
-    return ["mean of best 5: the five best evaluations of a run, so it can lie below the last one"]
+    side = "above" if best[0].better == "lower" else "below"
+    return [
+        f"mean of best 5: the five best evaluations of a run, so it can lie {side} the last one"
+    ]
 
 
 def _fitting(groups: Sequence[Group], width: int) -> list[Column]:

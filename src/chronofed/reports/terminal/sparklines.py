@@ -10,6 +10,7 @@ from rich.text import Text
 
 from chronofed.reports.downsample import Numbers
 from chronofed.reports.groups import Group
+from chronofed.training.measure import decimals
 
 # Lines of a curve.
 HEIGHT = 5
@@ -84,4 +85,4 @@ def _panel(
 
 
 def _label(value: float) -> str:
-    return f"{value:.1f}"
+    return f"{value:.{1 if abs(value) >= 1 else decimals(value, -2)}f}"

@@ -38,7 +38,7 @@ addEventListener("DOMContentLoaded", () => {
       const share = now.rounds ? Math.min(1, now.round / now.rounds) : 0;
       box.checked = chosen.has(now.id);
       label.replaceChildren(...[box, cf.el("span", { class: "title", title: now.id }, `${now.name}, seed ${now.seed}`),
-        cf.el("span", { class: "value" }, now.accuracy == null ? "" : `${cf.number(100 * now.accuracy, 1)} %`),
+        cf.el("span", { class: "value" }, now.headline),
         cf.el("span", { class: "more" }, cf.badge(now.state), cf.el("span", { class: "where" }, `round ${now.round}${now.rounds ? ` of ${now.rounds}` : ""}${now.eta == null ? "" : `, ${cf.duration(now.eta)} left`}`)),
         now.state === "running" ? cf.el("span", { class: "progress", role: "progressbar", "aria-valuenow": Math.round(100 * share), "aria-valuemin": 0, "aria-valuemax": 100, "aria-label": `progress of ${now.name}` }, cf.el("span", { style: { width: `${100 * share}%` } })) : null,
         now.note ? cf.el("span", { class: "note" }, now.note) : null].filter(Boolean));

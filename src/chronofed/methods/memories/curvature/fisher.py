@@ -16,6 +16,12 @@ class Fisher(Curvature, tag="fisher"):
 
     With labels drawn from the model itself, its expectation is the Hessian's diagonal for softmax regression
     and for networks of ReLU layers. With the labels of the data this holds only where the model fits them.
+
+    Of the squared loss, the negative log-likelihood of Gaussian noise with unit variance, this is
+    :math:`\frac1n \sum_j r_j^2 [\nabla f(x_j)]^2` with the residuals :math:`r_j`, not the true Fisher diagonal
+    :math:`\frac1n \sum_j [\nabla f(x_j)]^2`, which has :math:`E\,r_j^2 = 1`. So it shrinks as the model fits
+    better than one deviation of the target. The true one is the Hessian's diagonal of a linear model: use
+    ``hutchinson`` or ``exact`` for it.
     """
 
     nonnegative: ClassVar[bool] = True

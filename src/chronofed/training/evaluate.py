@@ -1,0 +1,87 @@
+"""The settings of evaluations: when, on what, and with which measures."""
+
+from typing import Literal
+
+from chronofed.core.config import Config, Count, Natural
+from chronofed.core.errors import SpecError
+from chronofed.data.dataset import EvaluateOn
+from chronofed.scenarios.base import Scenario
+from chronofed.training.measure import Measure
+from chronofed.training.measures import load_measures
+
+Protocol = Literal["auto", "next", "holdout"]
+WhichBaselines = Literal["auto", "all", "simple", "off"]
+
+
+class Evaluate(Config):
+    """When and on what the global model is evaluated.
+
+    Attributes:
+        protocol: ``next``: after the last round of a period on all rows of the period that comes next, before
+            anybody trains on them. ``holdout``: on rows that are held out from training. ``auto``: ``next``
+            for a table with a time column in the scenario ``periods``, otherwise ``holdout``.
+        every: Rounds between evaluations; the last round is always evaluated. With the protocol ``next``,
+            periods between evaluations; after the last period there is nothing to evaluate on.
+        skip: With the protocol ``next``: so many of the first periods are not evaluated on, because settings
+            were chosen by them.
+        on: Rows to evaluate on: ``test``, or ``validation`` while you choose settings. In the names of measures
+            ``test`` then means these rows, and the test rows are not used at all. With the protocol ``next``,
+            ``validation`` trains and evaluates on the first half of the periods only, and later ones are not
+            used at all.
+        seen: Evaluate on at most so many of the training samples seen so far, drawn anew each time; 0 for
+            none. The number used is recorded as ``seen_samples``.
+        periods: Follow the accuracy by client and data set, from which forgetting and backward transfer are
+            computed. Costs no pass over data, but a few bytes a pair in the record. ``auto`` does it for
+            returning clients, and of more than 3000 pairs follows a random sample of 3000; ``on`` follows
+            all. How many is recorded as ``followed_pairs`` and ``seen_pairs``.
+        past: Measure client drift, time drift and information loss on so many of the latest data sets of
+            every client (a simulation knows them); 0 for not at all. Price: for each of them one gradient of
+            its data and one of what is kept of it.
+        measures: More measures: names such as ``macro_f1`` (see the table of measures), or your own, each as
+            ``package.module:NAME`` of a :class:`~chronofed.Measure`. By default a few with ``next``.
+        baselines: What the result is compared with, for the protocol ``next``. ``simple``: the majority class
+            and the last target of a client. ``all``: also models trained on the last period alone, by every
+            client alone, and on all rows in one place. ``auto``: ``all`` if that is cheap, else ``simple``.
+
+    Where clients are remote, only they can see their data: ``seen`` and ``auto`` find nothing to evaluate then,
+    and what was asked for explicitly is refused.
+    """
+
+    protocol: Protocol = "auto"
+    every: Count = 1
+    skip: Natural = 0
+    on: EvaluateOn = "test"
+    seen: Natural = 2000
+    periods: Literal["auto", "on", "off"] = "auto"
+    past: Natural = 0
+    measures: tuple[str, ...] | None = None
+    baselines: WhichBaselines = "auto"
+
+    def due(self, round_: int, last: int) -> bool:
+        """Tell if the model is evaluated after this round."""
+        return round_ % self.every == 0 or round_ == last
+
+    def own_measures(self) -> tuple[Measure, ...]:
+        """Find the measures beyond the usual ones, and import the user's own.
+
+        Raises:
+            SpecError: If one cannot be imported, or its key is taken.
+        """
+        return load_measures(self.measures or ())
+
+    def check(self, scenario: Scenario) -> None:
+        """Refuse measures that cannot be computed.
+
+        Raises:
+            SpecError: If the server would need data that it does not have, or a measure cannot be imported.
+        """
+        self.own_measures()
+        if self.protocol == "holdout" and self.baselines in ("all", "simple"):
+            msg = f"evaluate.baselines: {self.baselines!r} needs evaluate.protocol = 'next'; use 'off'"
+            raise SpecError(msg)
+        if self.protocol == "holdout" and self.skip:
+            raise SpecError(f"evaluate.skip = {self.skip} needs evaluate.protocol = 'next'")
+        asked = {"periods = 'on'": self.periods == "on", f"past = {self.past}": self.past > 0}
+        for name in (name for name, wanted in asked.items() if wanted and scenario.remote):
+            msg = f"evaluate.{name} needs the clients' data, which are elsewhere: leave it out"
+            raise SpecError(msg)
