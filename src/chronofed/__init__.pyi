@@ -15,6 +15,7 @@ from chronofed.core.errors import ChronofedError as ChronofedError
 from chronofed.core.seeds import numpy_generator as numpy_generator
 from chronofed.core.seeds import torch_generator as torch_generator
 from chronofed.core.stacking import stacked as stacked
+from chronofed.core.types import Batch as Batch
 from chronofed.core.types import Objective as Objective
 from chronofed.core.types import Samples as Samples
 from chronofed.core.types import Task as Task

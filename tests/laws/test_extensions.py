@@ -37,6 +37,7 @@ from tests.helpers.extended import (
     StackedStart,
     Tailored,
     Tracing,
+    Watched,
     label,
 )
 from tests.helpers.world import same
@@ -110,7 +111,7 @@ def test_flower_ends_with_the_same_bits(method, world, after):
 
 @every
 def test_batched_serves_or_refuses_in_one_line(method, task, after, straight):
-    served = isinstance(method.backbone, StackedStart | Graded | Polished)
+    served = isinstance(method.backbone, StackedStart | Graded | Polished | Watched)
     reason = unsupported(method, task)
     with BatchedEngine(task) as engine:
         if served and not isinstance(method.memory, Distilling):
@@ -246,7 +247,7 @@ def test_private_refuses_to_refine():
 
 def test_what_was_made_of_a_deleted_row_goes(after, task, scenario):
     """The teacher, and the state of a backbone that names its sources; those of others stay."""
-    visit = scenario.at(0).visits[1]
+    visit = scenario.at(1).visits[1]
     gone = Deletion(round=2, rows=(int(visit.indices[0]),))
     for method in (Method(memory=Distilling()), Method(Tracing())):
         engine = SerialEngine(task)

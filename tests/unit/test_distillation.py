@@ -125,15 +125,18 @@ def test_teachers_add_their_weighted_mean_over_the_samples():
 
 
 def test_mini_batches_are_unbiased_also_with_replayed_samples_of_negative_weight():
-    """The mean over many epochs is the full gradient."""
+    """The mean over all mini-batches of one sample, by their probabilities, is the full gradient."""
     w = objective().flat.read()
     replay = Pool(Samples(draw(3, 4), Y[:3]), torch.tensor([0.5, -0.3, 0.2], dtype=torch.float64))
     past = Surrogate(0.6, replay, teachers=(Teacher(w + 0.5, 5.0),))
-    drawn = local(past, batch_size=3)
-    mean = torch.stack([drawn.stochastic_gradient(w) for _ in range(4000)]).mean(0)
-    torch.testing.assert_close(mean, drawn.full_gradient(w), rtol=0, atol=0.03)
-    whole = local(past).stochastic_gradient(w)
-    torch.testing.assert_close(whole, drawn.full_gradient(w), rtol=0, atol=1e-14)
+    one = local(past, batch_size=1)
+    share = one.pool.weight.abs() / one.pool.weight.abs().sum()
+    weight = one.pool.weight.sign() * one.pool.weight.abs().sum()
+    every = [(torch.tensor([j]), weight[j : j + 1]) for j in range(len(share))]
+    object.__setattr__(one, "_draws", iter(every))
+    mean = share @ torch.stack([one.stochastic_gradient(w) for _ in every])
+    torch.testing.assert_close(mean, one.full_gradient(w), rtol=0, atol=1e-14)
+    torch.testing.assert_close(local(past).stochastic_gradient(w), mean, rtol=0, atol=1e-14)
 
 
 def test_a_teacher_speaks_with_its_own_buffers():
