@@ -36,10 +36,15 @@ from chronofed.methods.accountant import epsilon as privacy_epsilon
 from chronofed.methods.backbones import Backbone as Backbone
 from chronofed.methods.backbones import Ditto as Ditto
 from chronofed.methods.backbones import FedAvg as FedAvg
+from chronofed.methods.backbones import FedCurv as FedCurv
+from chronofed.methods.backbones import FedGate as FedGate
+from chronofed.methods.backbones import FedLin as FedLin
 from chronofed.methods.backbones import FedNova as FedNova
 from chronofed.methods.backbones import FedProx as FedProx
+from chronofed.methods.backbones import Mifa as Mifa
 from chronofed.methods.backbones import Mime as Mime
 from chronofed.methods.backbones import MimeLite as MimeLite
+from chronofed.methods.backbones import PFedMe as PFedMe
 from chronofed.methods.backbones import Scaffold as Scaffold
 from chronofed.methods.backbones.base import Bench as Bench
 from chronofed.methods.backbones.base import Upload as Upload
@@ -51,6 +56,7 @@ from chronofed.methods.detectors import PageHinkley as PageHinkley
 from chronofed.methods.local import Local as Local
 from chronofed.methods.local import Train as Train
 from chronofed.methods.memories import CoreSet as CoreSet
+from chronofed.methods.memories import Ewc as Ewc
 from chronofed.methods.memories import Forget as Forget
 from chronofed.methods.memories import Generative as Generative
 from chronofed.methods.memories import Memory as Memory
@@ -81,8 +87,10 @@ from chronofed.methods.weighting import RoundWeights as RoundWeights
 from chronofed.methods.weighting import Timeline as Timeline
 from chronofed.methods.weighting import Uniform as Uniform
 from chronofed.methods.weighting.optimal import optimal as optimal_weights
+from chronofed.methods.wrappers import AGem as AGem
 from chronofed.methods.wrappers import Clipped as Clipped
 from chronofed.methods.wrappers import FedOpt as FedOpt
+from chronofed.methods.wrappers import Gem as Gem
 from chronofed.methods.wrappers import Private as Private
 from chronofed.models.classification import Classification as Classification
 from chronofed.models.layers import Scale as Scale
@@ -95,6 +103,8 @@ from chronofed.models.losses import Squared as Squared
 from chronofed.models.regression import Regression as Regression
 from chronofed.models.supervised import Score as Score
 from chronofed.models.supervised import SupervisedTask as SupervisedTask
+from chronofed.models.trained import TrainedModel as TrainedModel
+from chronofed.models.trained import load_model as load_model
 from chronofed.models.zoo import Cnn as Cnn
 from chronofed.models.zoo import Cnn1d as Cnn1d
 from chronofed.models.zoo import Custom as Custom

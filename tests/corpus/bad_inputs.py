@@ -308,7 +308,7 @@ TABLE_OF_CASES = r"""
 8 | run spec.toml -s 'scenario={kind="own:Scenario"}' | your own code failed: OSError: no stream
 8 | run spec.toml -s 'evaluate.measures=["own:BROKEN"]' | evaluate.measures: 'broken' failed: ZeroDivisionError: division
 2 | run spec.toml -s 'evaluate.measures=["own:NUMBER"]' | evaluate.measures: 'own:NUMBER' is a int
-2 | run spec.toml -s 'evaluate.measures=["own"]' | evaluate.measures: 'own': expected 'package.module:NAME'
+2 | run spec.toml -s 'evaluate.measures=["own"]' | evaluate.measures: 'own' is not a measure; use 'package.module:NAME' or one of macro_f1
 8 | run spec.toml -s 'evaluate.measures=["own_exit:X"]' | evaluate.measures: cannot import 'own_exit:X': it called
 2 | run spec.toml -s 'evaluate.measures=[5]' | evaluate.measures[0]: expected str
 2 | run spec.toml -s scenario.clients=0 | scenario.clients: expected int >= 1
@@ -378,7 +378,13 @@ TABLE_OF_CASES = r"""
 2 | run table.toml -s data.period=fortnight | data: Table.period: 'fortnight' is not a period
 2 | run table.toml -s 'data.period="0 days"' | data: Table.period: '0 days' is not a period
 2 | run table.toml -s data.period=5 | data.period: expected str
-2 | run table.toml -s data.test=0 | data: no test samples
+2 | run table.toml -s data.test=0 -s evaluate.protocol=holdout | data: no test samples
+2 | run table.toml -s evaluate.protocol=later | evaluate.protocol: unknown value 'later'
+2 | run table.toml -s evaluate.skip=99 | evaluate: nothing is ever evaluated in 4 rounds, 1 a period; lower
+2 | run table.toml -s evaluate.protocol=holdout -s evaluate.baselines=all | evaluate.baselines: 'all' needs evaluate.protocol
+2 | run table.toml -s data.period=year | data: all rows are in one period, 2024, so there is no next one
+2 | run spec.toml -s evaluate.protocol=next | evaluate.protocol: 'next' needs a table with periods
+2 | run spec.toml -s 'evaluate.measures=["auk"]' | evaluate.measures: 'auk' is not a measure; did you mean 'auc'?
 3 | run table.toml -s data.min_rows=1000 | table.csv: no rows left: 60 rows left out: 12 client-periods
 2 | run table.toml -s rounds=forever | rounds: forever, but this scenario ends after 4 rounds
 2 | run table.toml -s scenario.window=0 | scenario.window: expected int >= 1
@@ -441,6 +447,32 @@ TABLE_OF_CASES = r"""
 5 | report good -o spec.toml/x.html | cannot write spec.toml/x.html: not a directory
 4 | report spec.toml | spec.toml is not a run directory
 4 | report good nowhere | nowhere is not a run directory
+2 | predict | the following arguments are required: RUN, TABLE
+2 | predict good | the following arguments are required: TABLE
+2 | predict good table.csv --format xml | --format: invalid choice: 'xml'
+2 | predict good table.csv -o out.txt | -o out.txt: unknown extension; use .csv, .jsonl, .parquet, or --format
+2 | predict good table.csv -o out | -o out: unknown extension
+2 | predict good table.csv --format parquet | --format parquet: needs a file for the predictions
+2 | predict good table.csv --json | --json: needs a file for the predictions
+4 | predict nowhere table.csv | nowhere is neither a run directory nor the model of one
+4 | predict spec.toml table.csv | spec.toml is neither a run directory nor the model of one
+4 | predict good/checkpoints table.csv | good/checkpoints is neither a run directory
+3 | predict good nothing.csv | nothing.csv: no such file
+3 | predict good spec.toml | spec.toml: unknown extension '.toml'
+3 | predict good table.csv | table.csv: no column 'x'
+3 | predict good table.csv --keep nothing -o out.csv | table.csv: no column
+3 | predict good table.csv --personal -o out.csv | no personal models; the backbone 'ditto' makes them
+2 | export | the following arguments are required: RUN
+2 | export good --to tensorflow | --to: invalid choice: 'tensorflow'
+2 | export good -o out.txt | -o out.txt: unknown ending; use .safetensors, .pt2, .pt, .onnx, or --to
+2 | export good -o out.json --to pt2 | out.json: the name is that of a file beside it
+2 | export good -o own.safetensors | own.py is in the way, and not of chronofed
+4 | export nowhere | nowhere is neither a run directory nor the model of one
+3 | export good --personal nobody | no personal model of 'nobody'; nobody has one
+5 | export good -o nowhere/m.safetensors | cannot write nowhere/m.safetensors
+5 | export good -o nowhere/m.pt | cannot write nowhere/m.pt
+2 | run spec.toml -s card=5 | card: expected a table
+2 | run spec.toml -s card.licence=5 | card.licence: expected str
 2 | plot | the following arguments are required: kind, RUN, -o/--output
 2 | plot curves | the following arguments are required: RUN, -o/--output
 2 | plot curves good | the following arguments are required: -o/--output

@@ -15,6 +15,7 @@ from chronofed.engines.batched.layout import layout_of
 from chronofed.engines.batched.objective import BatchedObjective
 from chronofed.engines.batched.workspace import Workspace
 from chronofed.methods.local import ClientLocal
+from chronofed.methods.teaching import outputs
 from chronofed.models.distillation import distillation_losses
 from chronofed.models.objective import TorchObjective
 from chronofed.models.zoo import Mlp
@@ -148,7 +149,7 @@ def test_a_teacher_speaks_with_its_own_buffers():
     model.buffers = own
     want = model.logits(w, X).clone()
     model.buffers = torch.zeros(7, dtype=torch.float64)
-    torch.testing.assert_close(one._taught(past.teachers[0], X), want)
+    torch.testing.assert_close(outputs(past.teachers[0], X, model), want)
     assert not model.buffers.any()
     with pytest.raises(IncompatibleError, match="a teacher has none"):
         ClientLocal(

@@ -53,6 +53,27 @@ def encode_feature(
     return _with_marks(_scaled(table, feature, values, gaps), gaps, feature, tally)
 
 
+def encoded_names(features: Sequence[Feature], shape: tuple[int, ...]) -> tuple[str, ...]:
+    """Name the numbers of a sample in their order; empty for images and windows, whose numbers have no names.
+
+    >>> encoded_names([Feature("age", gaps=True), Feature("sex", categories=("f", "m"), other=True)], (5,))
+    ('age', 'age is missing', 'sex = f', 'sex = m', 'sex is other')
+    """
+    if len(shape) != 1:
+        return ()
+    names = [name for feature in features for name in _names(feature)]
+    if len(features) == 1 and len(names) != shape[0]:
+        names = [f"{features[0].name}[{k}]" for k in range(shape[0])]
+    return tuple(names) if len(names) == shape[0] else ()
+
+
+def _names(feature: Feature) -> list[str]:
+    name = feature.name
+    values = [f"{name} = {each}" for each in feature.categories] if feature.text else [name]
+    marks = [f"{name} is missing"] * bool(feature.gaps) + [f"{name} is other"] * feature.other
+    return values + marks
+
+
 def encode_labels(
     table: Columns, name: str, place: Codes, known: Sequence[str], what: str
 ) -> Codes:

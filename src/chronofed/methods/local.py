@@ -1,7 +1,7 @@
 """Local training of one client in one round: its objective, its data, and gradient descent."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Literal, Protocol
@@ -15,7 +15,8 @@ from chronofed.core.errors import IncompatibleError
 from chronofed.core.types import Batch, Objective, Record, Samples, Vector
 from chronofed.methods.optimizers import State, adamw_, adamw_state, clip_, sgd_, sgd_state
 from chronofed.methods.schedules import LearningRateSchedule
-from chronofed.methods.surrogate import Pool, Surrogate, Teacher, lone_samples
+from chronofed.methods.surrogate import Pool, Surrogate, lone_samples
+from chronofed.methods.teaching import check_teachers, distil_
 
 # Samples per pass of a full gradient. It bounds memory and does not change the result: where samples depend on
 # their batch, the batches of training are used instead.
@@ -235,7 +236,7 @@ class ClientLocal:
         object.__setattr__(self, "steps", steps)
         draws = _whole(pool) if size == "full" else pool.draws(size, self.generator, least)
         object.__setattr__(self, "_draws", draws)
-        _check_teachers(self.past.teachers, self.objective)
+        check_teachers(self.past.teachers, self.objective)
 
     def draw(self) -> tuple[Tensor, Tensor]:
         """Draw the next mini-batch: positions in the pool, and weights."""
@@ -301,21 +302,8 @@ class ClientLocal:
         total = float(self.pool.weight.abs().sum()) if self.past.teachers else 0.0
         if not total:
             return
-        mean = Batch(batch.x, batch.y, batch.weight.abs() / total)
-        for one in self.past.teachers:
-            logits, settings = self._taught(one, batch.x), (one.temperature, one.classes, one.form)
-            found = self.objective.distilled(params, mean, logits, *settings)
-            gradient.add_(found, alpha=one.weight)
-
-    def _taught(self, teacher: Teacher, x: Tensor) -> Tensor:
-        """Return a teacher's outputs, with its own buffers; those of the model stay as they are."""
-        assert teacher.params is not None
-        buffers = self.objective.buffers
-        if teacher.buffers is not None:
-            self.objective.buffers = teacher.buffers
-        logits = self.objective.logits(teacher.params, x)
-        self.objective.buffers = buffers
-        return logits
+        shares = Batch(batch.x, batch.y, batch.weight.abs() / total)
+        distil_(gradient, params, shares, self.past.teachers, self.objective)
 
     def descend(self, start: Vector, direction: Callable[[Vector], Vector]) -> Vector:
         r"""Take K steps :math:`w \gets w - \eta_l\, d(w)` from ``start``, or those of another optimiser.
@@ -349,13 +337,16 @@ def named_states(descents: Iterable[State]) -> Record:
     }
 
 
-def _check_teachers(teachers: Sequence[Teacher], objective: Objective) -> None:
-    """Refuse a teacher without buffers of its own, if the model has any."""
-    if any(teacher.buffers is None for teacher in teachers) and objective.buffers.numel():
-        raise IncompatibleError(
-            "the model has buffers (BatchNorm's statistics), but a teacher has none: keep objective.buffers "
-            "with its parameters"
-        )
+def one_client(local: Local) -> ClientLocal:
+    """Return the local problem of a single client, with its samples and its past.
+
+    Raises:
+        IncompatibleError: For many clients at once.
+    """
+    if not isinstance(local, ClientLocal):
+        msg = "engine batched: this works on one client at a time; remove @stacked from the method that uses it"
+        raise IncompatibleError(msg)
+    return local
 
 
 def _whole(pool: Pool) -> Iterator[tuple[Tensor, Tensor]]:

@@ -18,6 +18,7 @@
 ``flower.json``            on Flower only: the name under which clients keep their state of this run
 ``events.jsonl``           on Flower only: who joined, failed, came late or was refused
 ``checkpoints/``           the latest snapshots
+``model/``                 the trained model, ready for use (:mod:`chronofed.runs.model_files`)
 ``summary.json``           written last: its presence means that the run is finished
 ``failure.json``           the error that stopped the run, until it is resumed
 ``lock``, ``running``      held while a process runs the run

@@ -21,6 +21,7 @@ from chronofed.runs.directory import RunDirectory
 from chronofed.runs.environment import environment
 from chronofed.runs.identity import ChangedError
 from chronofed.runs.load_spec import load_run
+from chronofed.runs.model_files import leave_model, remove_model
 from chronofed.runs.recorder import Recorder
 from chronofed.runs.rehearsal import rehearse
 from chronofed.runs.restore import apply, check_identity, find_start, finished_summary
@@ -222,6 +223,7 @@ def _train(
     experiment, timer = built.experiment, PhaseTimer()
     guess = built.task.guess_loss()
     done = latest.round if latest else 0
+    remove_model(directory, built)
     if built.task.data.preparation is not None:
         directory.describe_preparation(built.task.data.preparation.to_json())
     directory.describe_scenario(describe(built.scenario, built.task.data, built.rounds))
@@ -257,6 +259,7 @@ def _train(
         with timer("baselines"):
             summary |= compare_with_baselines(directory, built, history)
     summary |= _seconds(recorder.seconds())
+    leave_model(directory, built, summary)
     directory.finish(summary)
     tracker.finish(summary)
     return summary

@@ -31,7 +31,16 @@ from chronofed.training.stopping import Stop
 
 FOREVER = sys.maxsize
 """Number of rounds of a run without end."""
-NO_RESULT = ("name", "checkpoint", "engine", "workers", "state_cache_mb", "device", "track")
+NO_RESULT = (
+    "name",
+    "card",
+    "checkpoint",
+    "engine",
+    "workers",
+    "state_cache_mb",
+    "device",
+    "track",
+)
 """Settings that do not decide the result."""
 Workers = Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS)]
 
@@ -46,6 +55,20 @@ class Checkpoint(Config):
 
     every: Count = 10
     keep: Count = 2
+
+
+class Card(Config):
+    """Words of yours in the model card, ``model/README.md`` of a run.
+
+    Attributes:
+        licence: Licence of the model, such as ``CC-BY-4.0``.
+        intended_use: What the model is for.
+        limits: What it must not be used for, and where it fails.
+    """
+
+    licence: str = ""
+    intended_use: str = ""
+    limits: str = ""
 
 
 class Experiment(Config):
@@ -67,6 +90,7 @@ class Experiment(Config):
         evaluate: When and on what the model is evaluated.
         checkpoint: How often the state is saved.
         stop: When to end before the last round; by default never.
+        card: Words of yours about the model.
         deletions: Data to be forgotten from some round on.
         engine: Engine that trains the clients; results do not depend on it, but ``batched`` rounds differently.
             ``auto``: the fastest for the model, the cohort and the machine. ``serial``: one client after
@@ -93,6 +117,7 @@ class Experiment(Config):
     train: Train = Train()
     evaluate: Evaluate = Evaluate()
     checkpoint: Checkpoint = Checkpoint()
+    card: Card = Card()
     deletions: tuple[Deletion, ...] = ()
     engine: str = AUTO
     workers: Workers | None = None

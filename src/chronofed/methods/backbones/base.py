@@ -71,6 +71,14 @@ def weighted_mean(uploads: Sequence[tuple[float, Record]], key: str) -> Vector:
     return mean
 
 
+def total(uploads: Uploads, key: str) -> Vector:
+    """Add up one entry of the uploads; all clients count equally."""
+    found = torch.zeros_like(uploads[0][1][key])
+    for _, upload in uploads:
+        found.add_(upload[key])
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Bench:
     """What the server may use to refine its model after a round.
