@@ -11,7 +11,7 @@ from chronofed.methods.detectors.base import Detector
 
 
 class LossJump(Detector, tag="loss-jump"):
-    r"""Mean loss that exceeds the last one by a threshold: :math:`\bar\ell_t - \bar\ell_{t-1} > \delta`.
+    r"""A mean loss that exceeds the last one by a threshold, :math:`\bar\ell_t - \bar\ell_{t-1} > \delta`.
 
     All numbers of one update count as one step. A change is at their first number, position 0. To use
     accuracies, pass their negatives.
