@@ -16,7 +16,7 @@ from pathlib import Path
 
 from chronofed.runs import RunDirectory, runner
 from chronofed.runs.load_spec import load
-from chronofed.studies.paired import paired
+from chronofed.training.paired import paired
 
 HERE = Path(__file__).resolve().parent.parent / "examples"
 METHODS = {

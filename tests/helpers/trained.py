@@ -4,7 +4,8 @@ from pathlib import Path
 
 import torch
 
-from chronofed.models.description import ModelDescription, TargetScale
+from chronofed.data.preparation import Target
+from chronofed.models.description import ModelDescription
 from chronofed.models.exporting import example
 from chronofed.models.trained import TrainedModel
 from chronofed.models.zoo import Cnn, Cnn1d, Linear, Mlp, ResNet18
@@ -13,7 +14,7 @@ CLASSES = ("a", "b", "c")
 ABOUT = {
     "linear": ModelDescription(model=Linear(), shape=(5,), classes=CLASSES),
     "mlp": ModelDescription(model=Mlp((7, 6)), shape=(5,), classes=CLASSES),
-    "number": ModelDescription(model=Mlp((4,)), shape=(5,), scale=TargetScale(100.0, 7.0)),
+    "number": ModelDescription(model=Mlp((4,)), shape=(5,), scale=Target("y", 100.0, 7.0)),
     "cnn": ModelDescription(model=Cnn((3, 4), 8), shape=(1, 8, 8), dtype="uint8", classes=CLASSES),
     "cnn1d": ModelDescription(model=Cnn1d((3, 4), 8), shape=(12, 2), classes=CLASSES),
     "batch": ModelDescription(

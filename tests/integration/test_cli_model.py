@@ -51,7 +51,7 @@ def test_a_run_leaves_its_model(spec, workdir):
     assert torch.equal(model(test), objective.logits(snapshot.params, test))
     assert model.classes == built.task.data.classes
     assert model.about.preparation == built.task.data.preparation
-    assert model.about.spec == experiment.fingerprint()
+    assert model.about.spec == built.experiment.fingerprint()
     assert model.about.clients == ("c0", "c1", "c2")
     assert model.about.last_period == "2024-06"
     # A model needs nothing else of the run.
@@ -239,3 +239,61 @@ def test_a_model_of_the_user(cli, spec, workdir, monkeypatch):
         mean, variance = weights["1.running_mean"], weights["1.running_var"]
         assert torch.equal(torch.cat([mean, variance]), buffers[:6])
         assert weights["1.num_batches_tracked"] == buffers[6].round()
+
+
+def test_a_number_in_the_units_of_the_target(cli, workdir):
+    """A table of prices, whose scale is fitted; predictions and exported outputs are prices again."""
+    lines = ["client,time,u,price"]
+    lines += [
+        f"c{k % 2},2024-0{1 + k // 40}-03,{k % 7},{1000 + 50 * (k % 7) + 0.5}" for k in range(120)
+    ]
+    (workdir / "t.csv").write_text("\n".join(lines) + "\n")
+    (workdir / "spec.toml").write_text(
+        'data = {kind = "table", path = "t.csv", target = "price", task = "regression"}\n'
+        'model = {kind = "linear"}\nscenario = {kind = "periods", rounds_per_period = 5}\n'
+        "train = {lr = 0.3, epochs = 4}\n"
+    )
+    experiment = load(workdir / "spec.toml")
+    runner.run(experiment, workdir / "run")
+    model = chronofed.load_model("run")
+    target = build(experiment).task.data.preparation.target
+    assert (model.about.task, model.classes, model.about.scale) == ("regression", (), target)
+    x = model.prepare("t.csv")
+    expected = model(x).detach().double()[:, 0] * target.deviation + target.mean
+    assert torch.equal(model.predict("t.csv"), expected)
+    prices = np.array([float(line.split(",")[3]) for line in lines[1:]])
+    error = np.abs(expected.numpy() - prices).mean()
+    assert error < 0.1 * prices.std()
+    code, _, err = cli("predict", "run", "t.csv", "-o", "o.csv")
+    assert code == 0
+    assert f"MAE {error:.4g}" in err
+    rows = list(csv.DictReader((workdir / "o.csv").read_text().splitlines()))
+    assert list(rows[0]) == ["client", "time", "predicted"]
+    assert [float(row["predicted"]) for row in rows] == pytest.approx(expected.tolist(), rel=1e-6)
+
+
+def test_missing_values_are_marked_as_in_training(spec, workdir):
+    """A number that stands for nothing must not become a feature."""
+    text = (workdir / "rows.csv").read_text().splitlines()
+    cells = [line.split(",") for line in text]
+    for row in cells[1::9]:
+        row[2] = "-999"
+    (workdir / "rows.csv").write_text("\n".join(map(",".join, cells)) + "\n")
+    experiment = load(spec, ['data.missing=["-999"]'])
+    runner.run(experiment, workdir / "run")
+    model, data = chronofed.load_model("run"), build(experiment).task.data
+    assert sorted(model.features) == ["u", "u is missing", "v"]
+    every = torch.cat([data.train.x, data.test.x])
+    found = model.prepare("rows.csv")
+    assert found[:, 1].sum() == len(cells[1::9])
+    assert sorted(found.tolist()) == sorted(every.tolist())
+    rows = [{"u": "-999", "v": 1.0}, {"u": None, "v": 1.0}]
+    assert torch.equal(*model.prepare(rows))
+
+
+def test_a_target_ahead_is_not_compared_with_that_of_the_row(spec, workdir, cli):
+    runner.run(load(spec, ["data.horizon=1"]), workdir / "run")
+    assert chronofed.load_model("run").about.horizon == 1
+    code, _, err = cli("predict", "run", "rows.csv", "-o", "o.csv")
+    assert code == 0
+    assert "with a target" not in err

@@ -63,12 +63,24 @@ def new_category(path):
     path.write_text(path.read_text() + rows(1, 240).replace(",a", ",new"))
 
 
+def late(path):
+    path.write_text(path.read_text() + rows(3, 237))
+
+
 @pytest.mark.some(2)
-@pytest.mark.parametrize("change", [appended, relabelled, shortened, new_category])
+@pytest.mark.parametrize("change", [late, relabelled, shortened])
 def test_changed_data(change, stopped, workdir):
     change(workdir / "rows.csv")
     advice = refused(stopped, "changed since the run began: the data;")
     assert len(follow(advice, workdir)) == 6
+
+
+@pytest.mark.parametrize("change", [appended, new_category])
+def test_later_periods_wait_until_the_run_is_extended(change, stopped, spec, workdir):
+    straight = make_run(spec, workdir / "straight")
+    change(workdir / "rows.csv")
+    assert call("resume", stopped.path, "-q")[0] == 0
+    assert results(stopped.path) == results(straight.path)
 
 
 def test_the_same_data_in_another_file_are_the_same(stopped, spec, workdir):

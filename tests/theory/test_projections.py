@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from chronofed import AGem, CoreSet, FedAvg, FedProx, Forget, Gem, Method, Mime, Taylor
+from chronofed import AGem, CoreSet, Ditto, FedAvg, FedProx, Forget, Gem, Method, Mime, Taylor
 from chronofed.methods.wrappers.gem import projected
 from tests.helpers.quadratics import QuadraticWorld, apart, models
 
@@ -163,6 +163,18 @@ def test_steps_count_replayed_samples_if_the_epoch_does(wrap):
     want = [10 * (1 - 0.9**2)]
     want.append(3 - (3 - want[0]) * 0.9**5)
     assert [s.params.item() for s in ends] == pytest.approx(want, abs=1e-14)
+
+
+@pytest.mark.parametrize("wrap", [AGem, Gem])
+def test_the_inner_backbone_keeps_its_optimisers_apart(wrap):
+    """Ditto descends twice a round: the kept momentum of its personal model is the second one."""
+    how = {"momentum": 0.5, "optimizer_state": "keep"}
+    first, second, third = trained(wrap(Ditto(5.0)), 3, **how)
+    kept = [s.client_states[0].optimizer_state for s in (first, second, third)]
+    assert all(set(state) == set(kept[0]) and len(state) == 2 for state in kept)
+    for state in kept[1:]:
+        one, other = state.values()
+        assert not torch.equal(one, other)
 
 
 @pytest.mark.parametrize("wrap", [AGem, Gem])

@@ -12,8 +12,8 @@ import torch
 from chronofed.core import safetensors_io
 from chronofed.core.errors import SpecError, UserCodeError
 from chronofed.data.encoding import encode_features
+from chronofed.data.in_memory import to_columns
 from chronofed.data.preparation import Feature, Preparation
-from chronofed.data.rows import to_columns
 from chronofed.models.exporting import DESCRIBED, example, export
 from chronofed.models.model_source import MARK, source_path
 from chronofed.models.onnx_export import rounding

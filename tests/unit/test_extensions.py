@@ -263,9 +263,10 @@ def test_samples_that_are_missing_or_unused_are_refused(changes, reason):
 
 def test_they_decide_the_identity_and_a_client_does_not_need_them():
     with_samples, without = build(experiment()), build(experiment(), on_client=True)
-    assert with_samples.data_digest.startswith(without.data_digest + "-")
+    assert with_samples.identity["server_data"] == with_samples.server_digest != ""
+    assert "server_data" not in without.identity
     assert without.server_samples is None
-    assert build(experiment(server_data=None), on_client=True).data_digest == without.data_digest
+    assert build(experiment(server_data=None), on_client=True).identity == without.identity
 
 
 def test_a_run_refines_and_resumes(tmp_path):

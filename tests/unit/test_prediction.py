@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from chronofed.core.errors import DataError
-from chronofed.data.preparation import Feature, Preparation
-from chronofed.data.rows import to_columns
+from chronofed.data.in_memory import to_columns
+from chronofed.data.preparation import Feature, Preparation, Target
 from chronofed.models import prediction as module
-from chronofed.models.description import ColumnNames, ModelDescription, PersonalModel, TargetScale
+from chronofed.models.description import ColumnNames, ModelDescription, PersonalModel
 from chronofed.models.prediction import Prediction
 from chronofed.models.prediction_files import ENCODERS
 from chronofed.models.prediction_measures import PredictionMeasures
@@ -34,7 +34,7 @@ def model(classes=("no", "yes"), slope=1.0, personal=()) -> TrainedModel:
         model=Linear(),
         shape=(1,),
         classes=classes,
-        scale=None if classes else TargetScale(10.0, 2.0),
+        scale=None if classes else Target("y", 10.0, 2.0),
         preparation=Preparation((Feature("a"),), classes),
         columns=ColumnNames("y", "client", "time"),
         personal=tuple(PersonalModel(client, "") for client in personal),

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 import chronofed
 from chronofed.core.errors import DataError, RunError
 from chronofed.data.encoding import encode_features, encoded_names
+from chronofed.data.in_memory import parts, to_columns
 from chronofed.data.preparation import Feature, Preparation
-from chronofed.data.rows import parts, to_columns
 from chronofed.models.description import (
     ColumnNames,
     ModelDescription,

@@ -22,7 +22,7 @@ from chronofed.core.errors import ChronofedError, SpecError, UserCodeError
 INTERRUPTED = 130
 LONGEST_MESSAGE = 400
 TERMINATED = 143
-HELPERS = {"__init__", "logs", "main", "options", "output", "progress"}
+HELPERS = {"__init__", "logs", "main", "many", "options", "output", "progress"}
 GROUPS = ("experiments", "results", "settings and data", "theory", "this machine")
 
 EXIT_CODES = """\

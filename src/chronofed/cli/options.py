@@ -1,10 +1,14 @@
 """Options that several commands share."""
 
+import re
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from chronofed.core.bounds import LARGEST, LARGEST_COUNT, LARGEST_INTEGER
 from chronofed.core.errors import SpecError
+
+MOST_SEEDS = 10_000
+"""Seeds of one range."""
 
 
 def add_spec(parser: ArgumentParser) -> None:
@@ -125,15 +129,23 @@ def check_numbers(options: Namespace, *names: str) -> None:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Read different seeds, as in ``0,1,2``.
+    """Read different seeds, as in ``0,1,2``, ``0-4`` or ``0-4,9``.
 
     Raises:
         SpecError: If the text is anything else.
     """
-    try:
-        seeds = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise SpecError(f"--seeds: expected numbers such as 0,1,2, not {text!r}") from None
+    seeds = [seed for part in text.split(",") for seed in _seed_range(part.strip(), text)]
     if min(seeds) < 0 or max(seeds) > LARGEST_INTEGER or len(set(seeds)) < len(seeds):
         raise SpecError(f"--seeds: expected different numbers from 0 to 10^18, not {text!r}")
     return seeds
+
+
+def _seed_range(part: str, text: str) -> list[int]:
+    """Read a seed, or a first and a last one."""
+    found = re.fullmatch(r"(-?\d{1,30})(?:-(\d{1,30}))?", part, re.ASCII)
+    if found is None:
+        raise SpecError(f"--seeds: expected numbers such as 0,1,2 or 0-4, not {text!r}")
+    first, last = int(found[1]), int(found[2] or found[1])
+    if not 0 <= last - first < MOST_SEEDS:
+        raise SpecError(f"--seeds: expected a range of 1 to {MOST_SEEDS} seeds, not {part!r}")
+    return list(range(first, last + 1))

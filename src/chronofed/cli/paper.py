@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from chronofed.cli.many import run_cells, tell_failures
 from chronofed.cli.options import add_data, add_json, add_quiet, check_counts, parse_seeds
 from chronofed.cli.output import emit, emit_json, note
 from chronofed.core.errors import ChronofedError, SpecError
 
 if TYPE_CHECKING:
     from chronofed.reports.results import Results
-    from chronofed.runs.runner import Progress
-    from chronofed.studies.grid import RunOutcome
-    from chronofed.studies.recipe import Recipe, RecipeCell
-    from chronofed.studies.study import Study, StudyOutcome
+    from chronofed.studies.recipe import Recipe
+    from chronofed.studies.study import Study
     from chronofed.studies.verdicts import Finding
     from chronofed.studies.views import Commands
 
@@ -122,46 +121,19 @@ def _run(options: Namespace, recipes: "Sequence[tuple[str, Recipe]]") -> int:
         for _, recipe in trained
         for cell in recipe.cells(options.scale, _seeds(recipe, options.scale, options))
     ]
-    outcome = _run_cells(study, cells, jobs, options.quiet or options.json)
+    outcome = run_cells(study, cells, jobs, options.quiet or options.json)
     for name, recipe in recipes:
         if isinstance(recipe.view, Commands):
             _call(name, recipe.view, recipe, options.runs)
     found = [(name, _results(recipe, study, options)) for name, recipe in recipes]
     _show(found, options)
-    for name, reason in {cell.experiment.name: why for cell, why in outcome.refused}.items():
-        note(f"refused: {name}: {reason}")
-    for cell, error in outcome.failed:
-        note(f"failed: {cell.name}: {error}")
-    if outcome.failed:
-        note("run the same command again to retry what failed, and nothing else")
-    return 1 if outcome.failed else 0
+    return tell_failures(outcome)
 
 
 def _results(recipe: "Recipe", study: "Study", options: Namespace) -> "Results":
     from chronofed.reports.results import Results
 
     return Results(recipe, study, options.scale, _seeds(recipe, options.scale, options))
-
-
-def _run_cells(
-    study: "Study", cells: "Sequence[RecipeCell]", jobs: int, quiet: bool
-) -> "StudyOutcome":
-    """Run all cells under one progress bar; without a terminal, print a line for each that ends."""
-    from chronofed.cli.progress import overall
-    from chronofed.core.errors import IncompatibleError
-
-    pending = study.pending(cells)
-    with overall(quiet) as bar:
-        bar.begin(len(pending))
-
-        def on_round(number: int, at: "Progress") -> None:
-            bar.move(number, pending[number].name, at)
-
-        def on_end(number: int, outcome: "RunOutcome") -> None:
-            if isinstance(outcome, IncompatibleError):
-                bar.drop(number)
-
-        return study.run(cells, jobs, on_round, on_end)
 
 
 def _call(name: str, view: "Commands", recipe: "Recipe", folder: Path) -> None:

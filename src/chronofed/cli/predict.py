@@ -53,13 +53,14 @@ def run(options: Namespace) -> int:
     """Predict every row of a table, and measure the predictions if it has the target."""
     kind = _format(options)
     from chronofed.core.atomic import write_parts
-    from chronofed.data.readers import read
+    from chronofed.data.in_memory import to_columns
     from chronofed.models.prediction import Prediction
     from chronofed.models.prediction_files import ENCODERS
     from chronofed.models.trained import load_model
 
     model = load_model(options.run, trust_code=options.trust_code)
-    prediction = Prediction(model, read(options.table), options.personal, options.keep)
+    columns = to_columns(options.table, model.about.missing)
+    prediction = Prediction(model, columns, options.personal, options.keep)
     content = ENCODERS[kind](prediction)
     if options.output == STANDARD_OUTPUT:
         for part in content:

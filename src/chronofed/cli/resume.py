@@ -34,14 +34,17 @@ def run(options: Namespace) -> int:
     from chronofed.cli.progress import progress
     from chronofed.runs import runner
     from chronofed.runs.built import build
+    from chronofed.runs.extension import recover, settled
     from chronofed.runs.load_spec import load_run
     from chronofed.runs.restore import finished_summary
 
+    recover(directory)
     finished = finished_summary(directory)[0] is not None
     experiment = changed(load_run(directory, options.data), options)
     # A finished run needs its data only to draw samples.
-    built = build(experiment, options.data) if options.samples else None
-    if built is not None:
+    built = None
+    if options.samples:
+        built = build(experiment, options.data, settled=settled(directory))
         check_samples(built, options)
     with progress(options.quiet or options.json) as bars:
         on_round = bars.watch(experiment.name, experiment.evaluate.own_measures())

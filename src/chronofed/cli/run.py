@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chronofed.cli.many import add_grid, check_no_jobs, run_grid
 from chronofed.cli.options import (
     add_data,
     add_engine,
@@ -30,8 +31,11 @@ HELP = "run an experiment"
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
     add_spec(parser)
-    text = "run directory to create (default: runs/NAME-FINGERPRINT-sSEED)"
+    text = (
+        "run directory to create (default: runs/NAME-FINGERPRINT-sSEED); of many runs, their folder"
+    )
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help=text)
+    add_grid(parser)
     for add in (add_engine, add_data, add_samples, add_track, add_quiet, add_json):
         add(parser)
 
@@ -39,6 +43,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Run an experiment."""
     check_spec(options.spec)
+    if options.seeds is not None or options.vary:
+        return run_grid(options)
+    check_no_jobs(options)
     from chronofed.cli.progress import progress
     from chronofed.runs import runner
     from chronofed.runs.built import build
@@ -49,6 +56,10 @@ def run(options: Namespace) -> int:
     check_samples(built, options)
     if experiment.evaluate.on != "test" and not (options.quiet or options.json):
         note(_rows_meant(built))
+    if built.start is not None and not (options.quiet or options.json):
+        note(
+            f"starts from the model of {built.start.path}; what its clients kept is not taken over"
+        )
     path = options.output or Path("runs") / default_name(experiment)
     directory = runner.create(built, path)
     options.continue_with = ["resume", str(path)]
@@ -78,8 +89,9 @@ def changed(experiment: "Experiment", options: Namespace) -> "Experiment":
 
 def default_name(experiment: "Experiment") -> str:
     """Join name, fingerprint and seed: equal experiments get the same directory."""
-    safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in experiment.name)
-    return f"{safe}-{experiment.fingerprint()}-s{experiment.seed}"
+    from chronofed.runs.spec import directory_name
+
+    return directory_name(experiment)
 
 
 def show(

@@ -6,6 +6,8 @@ the rule for missing values and the classes are fixed once: fitted on the first 
 to all rows (:mod:`chronofed.data.encoding`), here and on clients elsewhere, and are kept with the run.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -90,6 +92,15 @@ class Preparation(Config):
         """Write it as JSON; numbers keep all digits."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
 
+    def other_features(self, names: Sequence[str]) -> str:
+        """Say which feature is new or missing among some columns; empty if they are those it prepares."""
+        known = [feature.name for feature in self.features]
+        for name in (*names, *known):
+            if (name in names) != (name in known):
+                what = "is new" if name in names else "is missing"
+                return f"feature {name!r} {what}; the model was trained on {', '.join(known)}"
+        return ""
+
     @classmethod
     def from_json(cls, content: bytes, where: str = "preparation.json") -> "Preparation":
         """Read what :meth:`to_json` wrote.
@@ -101,3 +112,16 @@ class Preparation(Config):
             return msgspec.json.decode(content, type=cls)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise DataError(f"{where}: damaged ({error})") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What earlier training has settled about a table, and later rows must not change.
+
+    Attributes:
+        preparation: How columns became features and classes; by default it is fitted.
+        periods: Names of the periods to read; rows of all others are left out. By default all are read.
+    """
+
+    preparation: Preparation | None = None
+    periods: tuple[str, ...] = ()

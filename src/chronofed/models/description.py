@@ -9,7 +9,8 @@ from chronofed.core.config import Config, Natural
 from chronofed.core.errors import RunError, SpecError
 from chronofed.core.limits import read_json
 from chronofed.core.spec_io import from_table, to_table
-from chronofed.data.preparation import Finite, Preparation, Spread
+from chronofed.data.cells import MISSING
+from chronofed.data.preparation import Preparation, Target
 from chronofed.models.zoo import ModelSettings
 
 DType = Literal["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
@@ -30,18 +31,6 @@ class ColumnNames(Config):
     target: str = ""
     client: str = ""
     time: str = ""
-
-
-class TargetScale(Config):
-    r"""The scale of a number that a model predicts: :math:`y = \mathrm{mean} + \mathrm{deviation} \cdot z`.
-
-    Attributes:
-        mean: Number that an output of 0 means.
-        deviation: Factor from outputs to the target's own units.
-    """
-
-    mean: Finite = 0.0
-    deviation: Spread = 1.0
 
 
 class PersonalModel(Config):
@@ -68,6 +57,8 @@ class ModelDescription(Config, kw_only=True):
         features: Names of the inputs in their order; none for images and windows.
         preparation: How the columns of a table become inputs.
         columns: Other columns of the table.
+        missing: Texts that stand for a missing value.
+        horizon: Rows that the predicted target lies ahead of the row that it is predicted from.
         clients: Names of the clients that it was trained with.
         personal: Clients with a model of their own.
         digest: Digest of ``model.safetensors``.
@@ -83,10 +74,12 @@ class ModelDescription(Config, kw_only=True):
     shape: tuple[Natural, ...]
     dtype: DType = "float32"
     classes: tuple[str, ...] = ()
-    scale: TargetScale | None = None
+    scale: Target | None = None
     features: tuple[str, ...] = ()
     preparation: Preparation | None = None
     columns: ColumnNames = ColumnNames()
+    missing: tuple[str, ...] = MISSING
+    horizon: Natural = 0
     clients: tuple[str, ...] = ()
     personal: tuple[PersonalModel, ...] = ()
     digest: str = ""

@@ -18,7 +18,7 @@ def personal_path(folder: Path, client: str) -> Path:
     """
     # Lone surrogates of a name that is not text cannot be encoded otherwise.
     name = quote(client, safe=" ", errors="surrogatepass")
-    if len(name) > LONGEST_NAME or name != name.lower() or name.startswith("."):
+    if len(name) > LONGEST_NAME or client != client.lower() or name.startswith("."):
         # Long names share their beginning, and some file systems do not tell capitals apart.
         mark = hashlib.blake2b(client.encode(errors="surrogatepass"), digest_size=4).hexdigest()
         name = f"{name[:LONGEST_NAME]}-{mark}".lstrip(".")

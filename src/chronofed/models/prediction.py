@@ -11,7 +11,7 @@ from torch import Tensor
 
 from chronofed.core.errors import DataError
 from chronofed.data.columns import Columns, missing
-from chronofed.data.rows import parts
+from chronofed.data.in_memory import parts
 from chronofed.models.prediction_measures import PredictionMeasures
 from chronofed.models.trained import IMAGES, TrainedModel
 
@@ -131,7 +131,8 @@ class Prediction:
     def _measure(self, table: Columns, outputs: Tensor) -> None:
         """Compare predictions with the target of the rows that have one."""
         name = self._names.target
-        if not name or name not in table.arrays:
+        # With a horizon, the target of a row is not what is predicted from it.
+        if not name or name not in table.arrays or self.model.about.horizon:
             return
         if self.model.classes:
             target = _class_codes(table.text(name), self.model.classes)

@@ -13,8 +13,8 @@ from chronofed.core.seeds import global_torch_seed
 from chronofed.core.user_code import in_one_line
 from chronofed.data.columns import Columns
 from chronofed.data.encoding import encode_features
+from chronofed.data.in_memory import to_columns
 from chronofed.data.preparation import Feature
-from chronofed.data.rows import to_columns
 from chronofed.models.description import ModelDescription, read_description
 from chronofed.models.personal import personal_path
 from chronofed.models.weights import read_weights
@@ -72,7 +72,7 @@ class TrainedModel(nn.Module):
         """Encode rows as they were encoded for training.
 
         Args:
-            rows: A file, a data frame, a table of columns, or a list of rows (:mod:`chronofed.data.rows`).
+            rows: A file, a data frame, a table of columns, or a list of rows (:mod:`chronofed.data.in_memory`).
 
         Returns:
             The samples, ``(n, ...)``.
@@ -80,7 +80,7 @@ class TrainedModel(nn.Module):
         Raises:
             DataError: If a column is missing, or a cell does not fit.
         """
-        return self.encode(to_columns(rows))
+        return self.encode(to_columns(rows, self.about.missing))
 
     def encode(self, columns: Columns, place: NDArray[np.int64] | None = None) -> Tensor:
         """Encode some rows of a table, by default all; otherwise as :meth:`prepare`."""

@@ -1,7 +1,7 @@
 """Building an experiment: load its data once, make its task and scenario, and check that they fit together."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -11,17 +11,22 @@ from torch import Tensor
 
 from chronofed.clients.deletion import check_deletions
 from chronofed.core.errors import SpecError
+from chronofed.core.spec_io import to_table
 from chronofed.data.dataset import Dataset, EvaluateOn
 from chronofed.data.holdout import with_validation
+from chronofed.data.preparation import Settled
 from chronofed.engines.auto import EngineChoice, choose
 from chronofed.methods.method import check, check_buffers, check_samples
 from chronofed.models.supervised import SupervisedTask
 from chronofed.runs.identity import digest_data, identify
-from chronofed.runs.load_spec import locate_data
+from chronofed.runs.load_spec import locate
+from chronofed.runs.period_digests import PeriodDigests, digest_periods
 from chronofed.runs.server_data import digest_samples, load_server_samples, without_held_out
 from chronofed.runs.settle import settle, settle_measures, tuning_periods
 from chronofed.runs.spec import FOREVER, Experiment
+from chronofed.runs.start import StartModel, load_start
 from chronofed.scenarios import Scenario
+from chronofed.training.loop import Snapshot
 from chronofed.training.next_period import NextPeriod, next_period
 
 
@@ -35,8 +40,11 @@ class BuiltRun:
         scenario: Who takes part when, with which data.
         rounds: Rounds in all.
         data_digest: Digest of the data.
+        periods: Digests of the data by period, if they have periods.
+        start: The model to start from, if it is not a random one.
         upcoming: The rows of the next period, if the model is evaluated on them.
         server_samples: Unlabelled samples of the server, if it has any.
+        server_digest: Digest of their source; empty if there are none.
     """
 
     experiment: Experiment
@@ -44,13 +52,25 @@ class BuiltRun:
     scenario: Scenario
     rounds: int
     data_digest: str
+    periods: PeriodDigests | None = None
+    start: StartModel | None = None
     upcoming: NextPeriod | None = None
     server_samples: Tensor | None = None
+    server_digest: str = ""
 
     @property
     def identity(self) -> dict[str, str]:
         """Everything that must not change between two parts of a run."""
-        return identify(self.experiment, self.data_digest)
+        start = self.start.digest if self.start else ""
+        return identify(self.experiment, self.data_digest, start, self.server_digest)
+
+    def first_snapshot(self) -> Snapshot | None:
+        """Return the state before the first round of a run that starts from a model; ``None`` for any other."""
+        if self.start is None:
+            return None
+        method, (params, buffers) = self.experiment.method, self.start.values(self.task)
+        server = method.backbone.init_server(params, self.scenario.clients)
+        return Snapshot(0, server, buffers, weighting_state=method.weights.init())
 
     @property
     def watched_loss(self) -> str:
@@ -76,6 +96,7 @@ def build(
     data: Path | None = None,
     beside: Path | None = None,
     check_identity: Callable[[dict[str, str]], None] | None = None,
+    settled: Settled | None = None,
     *,
     on_client: bool = False,
 ) -> BuiltRun:
@@ -86,6 +107,7 @@ def build(
         data: Folder of data files.
         beside: Folder that a relative data path starts from; by default the current one.
         check_identity: Called with the identity as soon as the data are loaded: other data may not even fit.
+        settled: What earlier parts of the same run have settled about its table.
         on_client: Whether this is the machine of a client, which does not have the server's own samples.
 
     Raises:
@@ -95,25 +117,48 @@ def build(
     check_device(experiment.device)
     if on_client:
         experiment = msgspec.structs.replace(experiment, server_data=None)
-    experiment = settle(locate_data(experiment, beside or Path.cwd(), data))
-    loaded = experiment.data.load(data, experiment.seed)
+    experiment = settle(locate(experiment, beside or Path.cwd(), data))
+    start = load_start(experiment.start) if experiment.start else None
+    settled = _settled(settled or Settled(), start)
+    loaded = experiment.data.load_settled(data, experiment.seed, settled)
     experiment = settle_measures(experiment, loaded)
     samples = load_server_samples(experiment, loaded, data)
-    data_digest = digest_data(loaded) + digest_samples(samples)
+    periods, server_digest = digest_periods(loaded), digest_samples(samples)
+    data_digest = periods.digest() if periods else digest_data(loaded)
     if check_identity is not None:
-        check_identity(identify(experiment, data_digest))
+        begun = start.digest if start else ""
+        check_identity(identify(experiment, data_digest, begun, server_digest))
     dataset = _split(experiment, loaded)
     scenario = experiment.scenario.on(dataset, experiment.seed)
+    if start is not None:
+        start.check_settings(to_table(experiment.model))
     task, rounds = experiment.task(dataset), _rounds(experiment, scenario)
     upcoming = _upcoming(experiment, dataset, scenario, rounds)
     # Before it is trained on, every row of a later period is evaluated on.
     held_out = (loaded.test, loaded.validation, dataset.test, dataset.train if upcoming else None)
-    samples = without_held_out(samples, held_out)
-    built = BuiltRun(experiment, task, scenario, rounds, data_digest, upcoming, samples)
+    built = BuiltRun(
+        experiment,
+        task,
+        scenario,
+        rounds,
+        data_digest,
+        periods,
+        start,
+        upcoming,
+        without_held_out(samples, held_out),
+        server_digest,
+    )
     if not on_client:
-        check_samples(experiment.method, samples)
+        check_samples(experiment.method, built.server_samples)
     _check(built)
     return built
+
+
+def _settled(settled: Settled, start: StartModel | None) -> Settled:
+    """Take the preparation of the model to start from, unless the run has one of its own already."""
+    if start is None or settled.preparation is not None:
+        return settled
+    return replace(settled, preparation=start.preparation)
 
 
 def _split(experiment: Experiment, dataset: Dataset) -> Dataset:
@@ -200,7 +245,7 @@ def _check(built: BuiltRun) -> None:
         )
         raise SpecError(msg)
     task.check_size()
-    params, buffers = task.initial(experiment.seed)
+    params, buffers = built.start.values(task) if built.start else task.initial(experiment.seed)
     check_buffers(experiment.method, buffers)
     one_sample = task.samples(np.zeros(1, dtype=np.int64))
     experiment.method.memory.check(task.objective(), params, one_sample)

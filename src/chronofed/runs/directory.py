@@ -13,6 +13,10 @@
 ``times.jsonl``            wall-clock seconds, which differ from run to run
 ``scenario.json``          who holds which classes when, for reports without the data
 ``preparation.json``       for a table: how its columns became features and classes
+``scales.json``            for a table: how far the features of every period lie from what was fitted
+``periods.json``           for a table: digests of its rows by period
+``extensions.jsonl``       one line for every time that a finished run went on: new periods, files, rounds
+``extending.json``         an extension that is being written down; ``extend`` and ``resume`` finish it
 ``measures.json``          how the user's own measures are shown, for readers without the user's module
 ``engines.jsonl``          the engine and why it was chosen: one line per start or resume
 ``flower.json``            on Flower only: the name under which clients keep their state of this run
@@ -50,7 +54,10 @@ JSON_FILES = (
     "measures.json",
     "baselines.json",
     "failure.json",
+    "periods.json",
+    "extending.json",
 )
+EXTENSIONS = "extensions.jsonl"
 State = Literal["finished", "running", "stopped", "failed"]
 
 
@@ -174,7 +181,7 @@ class RunDirectory:
         """
         if self.checkpoints.exists() and not self.checkpoints.is_dir():
             raise RunError(f"{self.checkpoints} is not a folder; move it away, then resume")
-        names = (*JSON_FILES, *RECORD_FILES, "engines.jsonl", "digests.json")
+        names = (*JSON_FILES, *RECORD_FILES, EXTENSIONS, "engines.jsonl", "digests.json")
         for path in (
             *(self.path / name for name in names),
             *self.checkpoints.glob("*.safetensors"),
@@ -282,6 +289,18 @@ class RunDirectory:
     def describe_preparation(self, content: bytes) -> None:
         """Record how the columns of a table became features and classes."""
         write_atomic(self.path / "preparation.json", content)
+
+    def describe_scales(self, content: bytes) -> None:
+        """Record how far the features of every period lie from what the preparation was fitted on."""
+        write_atomic(self.path / "scales.json", content)
+
+    def describe_periods(self, content: bytes) -> None:
+        """Record digests of the table's rows by period."""
+        write_atomic(self.path / "periods.json", content)
+
+    def extensions(self) -> list[dict[str, Any]]:
+        """Return a line for every time that the finished run went on."""
+        return list(self.lines(EXTENSIONS))
 
     def describe_baselines(self, about: Mapping[str, Any]) -> None:
         """Record the scores of the baselines."""

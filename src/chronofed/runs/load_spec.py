@@ -34,7 +34,7 @@ def load(path: Path, overrides: Sequence[str] = (), data: Path | None = None) ->
     """
     experiment = load_settings(path, overrides)
     try:
-        return locate_data(experiment, path.parent, data)
+        return locate(experiment, path.parent, data)
     except SpecError as error:
         raise type(error)(f"{path}: {error}") from error
 
@@ -67,9 +67,19 @@ def load_run(directory: RunDirectory, data: Path | None = None) -> Experiment:
 
 def load_settings(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     """Load a specification file whose data may be on another machine."""
+    return read_settings(load_table(path, overrides), path)
+
+
+def load_table(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Load a specification file as a plain table, with the overrides of a command line."""
     table = toml.load(path)
     for override in overrides:
         _apply(table, override)
+    return table
+
+
+def read_settings(table: dict[str, Any], path: Path) -> Experiment:
+    """Make settings of a table; messages name the file that it came from."""
     try:
         return from_table(table, Experiment)
     except SpecError as error:
@@ -90,14 +100,27 @@ def _apply(table: dict[str, Any], override: str) -> None:
         if not isinstance(table, dict):
             msg = f"-s {override}: {part} is not a table"
             raise SpecError(msg)
-    table[key] = _toml_value(value.strip())
+    table[key] = toml_value(value.strip())
 
 
-def _toml_value(text: str) -> Any:
+def toml_value(text: str) -> Any:
+    """Read a value of TOML; a text that is none is a string."""
     try:
         return toml.loads(f"value = {text}")["value"]
     except ValueError:
         return text
+
+
+def locate(experiment: Experiment, beside: Path, data: Path | None) -> Experiment:
+    """Make the paths of data and of the model to start from absolute; arguments as in :func:`locate_data`.
+
+    Raises:
+        SpecError: If one of them does not exist.
+    """
+    if experiment.start:
+        start = _found("start", experiment.start, [beside], "a run directory or a safetensors file")
+        experiment = msgspec.structs.replace(experiment, start=start)
+    return locate_data(experiment, beside, data)
 
 
 def locate_data(experiment: Experiment, beside: Path, data: Path | None) -> Experiment:
@@ -124,7 +147,8 @@ def _located(where: str, settings: DataSettings, folders: Sequence[Path]) -> Dat
     """Return data settings with an absolute path."""
     if isinstance(settings, Table):
         path = _found(f"{where}.path", settings.path, folders)
-        return msgspec.structs.replace(settings, path=path)
+        more = tuple(_found(f"{where}.more", name, folders) for name in settings.more)
+        return msgspec.structs.replace(settings, path=path, more=more)
     if isinstance(settings, SourceRows):
         path = _found(f"{where}.source.path", settings.source.path, folders)
         source = msgspec.structs.replace(settings.source, path=path)
@@ -132,7 +156,7 @@ def _located(where: str, settings: DataSettings, folders: Sequence[Path]) -> Dat
     return settings
 
 
-def _found(where: str, name: str, folders: Sequence[Path]) -> str:
+def _found(where: str, name: str, folders: Sequence[Path], wanted: str = "") -> str:
     try:
         given = expand(name)
         for folder in folders:
@@ -142,4 +166,5 @@ def _found(where: str, name: str, folders: Sequence[Path]) -> str:
     except (OSError, ValueError) as error:
         raise SpecError(f"{where}: {name!r} cannot be a path: {error}") from error
     searched = ", ".join(map(str, folders))
-    raise SpecError(f"{where}: no file {given} in {searched}; give its folder with --data")
+    advice = f"name {wanted}" if wanted else "give its folder with --data"
+    raise SpecError(f"{where}: no file {given} in {searched}; {advice}")

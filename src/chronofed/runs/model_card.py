@@ -8,7 +8,7 @@ from chronofed.data.dataset import Dataset
 from chronofed.data.table import Table
 from chronofed.models.description import ModelDescription
 from chronofed.runs.built import BuiltRun
-from chronofed.training.measure import UNITS, MeasureDisplay, placed
+from chronofed.training.measure import UNITS, MeasureDisplay, decimals, placed
 from chronofed.training.measures import MEASURES
 
 NOT_STATED = "not stated"
@@ -58,6 +58,8 @@ def _data(built: BuiltRun, about: ModelDescription) -> str:
 def _rows(built: BuiltRun) -> str:
     data, on = built.task.data, built.experiment.evaluate.on
     train = "on the clients" if built.scenario.remote else f"{len(data.train):,} to train on"
+    if built.upcoming is not None:
+        return f"{train}, of which each period is evaluated on before it is trained on"
     return f"{train}, {len(data.test):,} to evaluate on ({on})"
 
 
@@ -97,6 +99,8 @@ def _measures(built: BuiltRun, summary: Mapping[str, Any]) -> str:
 
 def _protocol(built: BuiltRun) -> str:
     settings, on = built.experiment.data, built.experiment.evaluate.on
+    if built.upcoming is not None:
+        return "Measured on the rows of every next period, before the model was trained on them."
     if not isinstance(settings, Table):
         return f"Measured on the {on} samples, which no client trains on."
     held = (
@@ -110,7 +114,8 @@ def _protocol(built: BuiltRun) -> str:
 
 def _number(measure: MeasureDisplay, value: float) -> str:
     digits = UNITS[measure.unit].digits if measure.digits is None else measure.digits
-    return f"{measure.scale * value:,.{digits}f} {measure.symbol}".strip()
+    number = measure.scale * value
+    return f"{number:,.{decimals(number, digits)}f} {measure.symbol}".strip()
 
 
 def _limits(built: BuiltRun, about: ModelDescription) -> Iterator[str]:

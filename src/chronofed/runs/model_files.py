@@ -22,6 +22,7 @@ import msgspec
 from chronofed.core.atomic import flush_directory, make_folder, remove, write_atomic
 from chronofed.core.errors import RunError, cannot_write
 from chronofed.core.types import Vector
+from chronofed.data.cells import MISSING
 from chronofed.data.client_source.rows import SourceRows
 from chronofed.data.encoding import encoded_names
 from chronofed.data.preparation import Preparation
@@ -123,9 +124,12 @@ def describe_model(built: BuiltRun, snapshot: Snapshot) -> ModelDescription:
         shape=data.shape,
         dtype=msgspec.convert(str(data.train.x.dtype).removeprefix("torch."), DType),
         classes=data.classes,
+        scale=None if preparation is None else preparation.target,
         features=encoded_names(features, data.shape),
         preparation=preparation,
         columns=_columns(built),
+        missing=experiment.data.missing if isinstance(experiment.data, Table) else MISSING,
+        horizon=experiment.data.horizon if isinstance(experiment.data, Table) else 0,
         clients=_clients(built),
         spec=experiment.fingerprint(),
         version=version("chronofed"),

@@ -52,6 +52,16 @@ class Recorder:
         """Start to measure the time until the first evaluation."""
         self._since = time.perf_counter()
 
+    def catch_up(self, snapshot: Snapshot) -> None:
+        """Evaluate the snapshot that a run continues from, if an extension left that open."""
+        due = self.evaluator.due(snapshot.round, self.built.rounds)
+        if due and not self._evaluated(snapshot.round):
+            self.stopping.absorb([self._evaluate(snapshot)])
+
+    def _evaluated(self, round_: int) -> bool:
+        history = self.directory.history()
+        return bool(history) and history[-1]["round"] >= round_
+
     def record(self, snapshot: Snapshot) -> Measures | None:
         """Do what is due after a round; return the evaluation, if there was one."""
         settings, rounds = self.built.experiment, self.built.rounds

@@ -19,6 +19,7 @@ from chronofed.runs.checkpoint_writer import CheckpointWriter
 from chronofed.runs.comparison import compare_with_baselines
 from chronofed.runs.directory import RunDirectory
 from chronofed.runs.environment import environment
+from chronofed.runs.extension import recover, settled
 from chronofed.runs.identity import ChangedError
 from chronofed.runs.load_spec import load_run
 from chronofed.runs.model_files import leave_model, remove_model
@@ -83,6 +84,7 @@ def run(
     """
     directory = RunDirectory(path)
     if directory.exists:
+        recover(directory)
         settings = on_engine(load_run(directory, data), None, workers)
         return resume(directory, data, experiment=settings, on_round=on_round)
     built = build(experiment, data)
@@ -141,7 +143,8 @@ def resume(
     settings = experiment or load_run(directory, data)
 
     def build_again() -> BuiltRun:
-        return build(settings, data, check_identity=partial(check_identity, directory))
+        check = partial(check_identity, directory)
+        return build(settings, data, check_identity=check, settled=settled(directory))
 
     return _finish(directory, build_again, on_round, engine_factory)
 
@@ -226,6 +229,10 @@ def _train(
     remove_model(directory, built)
     if built.task.data.preparation is not None:
         directory.describe_preparation(built.task.data.preparation.to_json())
+    if built.task.data.scales is not None:
+        directory.describe_scales(built.task.data.scales.to_json())
+    if built.periods is not None:
+        directory.describe_periods(built.periods.to_json())
     directory.describe_scenario(describe(built.scenario, built.task.data, built.rounds))
     own = experiment.evaluate.own_measures()
     retitled = next_period_displays() if built.upcoming else []
@@ -241,11 +248,13 @@ def _train(
         stopping = _stopping(directory, built)
         parts = (evaluator, stopping, tracker, timer, writer)
         recorder = Recorder(directory, built, *parts, wait_for_writes)
-        snapshots = _snapshots(built, engine, latest, timer)
+        recorder.start_clock()
+        if latest is not None:
+            recorder.catch_up(latest)
+        snapshots = _snapshots(built, engine, latest or built.first_snapshot(), timer)
         # A loaded snapshot may hold a file open.
         del latest
         on_round(Progress(done, built.rounds, None))
-        recorder.start_clock()
         while not stopping.reason and (snapshot := next(snapshots, None)):
             with user_frames_only():
                 measures = recorder.record(snapshot)

@@ -16,6 +16,7 @@ from chronofed.core.errors import SpecError
 from chronofed.core.safetensors_io import numbers
 from chronofed.core.types import Samples
 from chronofed.data.dataset import Dataset
+from chronofed.data.preparation import Settled
 from chronofed.runs.spec import Experiment
 
 
@@ -40,7 +41,7 @@ def load_server_samples(
         raise SpecError(f"server_data: {name} does not use samples on the server; remove the table")
     if settings == experiment.data and dataset.origin is not None:
         raise SpecError("server_data: it is the clients' own table; name another source")
-    found = settings.load(data, experiment.seed)
+    found = settings.load_settled(data, experiment.seed, Settled(dataset.preparation))
     problem = _problem(found, dataset)
     if problem is not None:
         raise SpecError(f"server_data: {problem}")
@@ -53,7 +54,7 @@ def digest_samples(samples: Tensor | None) -> str:
         return ""
     digest = hashlib.blake2b(f"{samples.dtype}{tuple(samples.shape)}".encode(), digest_size=16)
     digest.update(numbers(samples))
-    return f"-{digest.hexdigest()}"
+    return digest.hexdigest()
 
 
 def _problem(found: Dataset, dataset: Dataset) -> str | None:

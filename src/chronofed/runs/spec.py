@@ -42,6 +42,8 @@ NO_RESULT = (
     "track",
 )
 """Settings that do not decide the result."""
+LONGEST_NAME = 120
+"""Characters of an experiment's name in the name of its directory."""
 Workers = Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS)]
 
 
@@ -89,9 +91,12 @@ class Experiment(Config):
         train: How clients train.
         evaluate: When and on what the model is evaluated.
         checkpoint: How often the state is saved.
-        stop: When to end before the last round; by default never.
         card: Words of yours about the model.
+        stop: When to end before the last round; by default never.
         deletions: Data to be forgotten from some round on.
+        start: Model to start from instead of a random one: a run directory, a ``model`` folder of one, or a
+            safetensors file; a relative path starts at the folder of the specification. Parameters and buffers
+            are taken over, and with a table the preparation of its columns; what clients kept is not.
         engine: Engine that trains the clients; results do not depend on it, but ``batched`` rounds differently.
             ``auto``: the fastest for the model, the cohort and the machine. ``serial``: one client after
             another. ``threads`` and ``processes``: several in parallel. ``batched``: all clients of a round as
@@ -119,6 +124,7 @@ class Experiment(Config):
     checkpoint: Checkpoint = Checkpoint()
     card: Card = Card()
     deletions: tuple[Deletion, ...] = ()
+    start: str | None = None
     engine: str = AUTO
     workers: Workers | None = None
     state_cache_mb: Positive | None = None
@@ -156,6 +162,14 @@ class Experiment(Config):
             content.pop(key, None)
         text = json.dumps(content, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
+
+
+def directory_name(experiment: Experiment) -> str:
+    """Join name, fingerprint and seed: equal experiments get the same directory."""
+    safe = "".join(
+        c if c.isalnum() or c in "-_.=," else "-" for c in experiment.name.replace(", ", ",")
+    )
+    return f"{safe[:LONGEST_NAME]}-{experiment.fingerprint()}-s{experiment.seed}"
 
 
 def on_engine(experiment: Experiment, engine: str | None, workers: int | None) -> Experiment:

@@ -73,6 +73,8 @@ class PeriodStream:
     window: int = 1
     _order: Indices = field(init=False, repr=False)
     _places: Indices = field(init=False, repr=False)
+    # (clients,): the first period with rows of each client
+    _first: Indices = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if min(self.rounds_per_period, self.window) < 1:
@@ -92,6 +94,9 @@ class PeriodStream:
         order = np.argsort(places, kind="stable")
         object.__setattr__(self, "_order", order)
         object.__setattr__(self, "_places", places[order])
+        first = np.full(self.clients, self.periods)
+        np.minimum.at(first, self.client, self.period)
+        object.__setattr__(self, "_first", first)
 
     @property
     def rounds(self) -> int:
@@ -104,8 +109,11 @@ class PeriodStream:
         return True
 
     def candidates(self, round_: int) -> Indices:
-        """All clients; :meth:`visit` leaves out those without rows in this round."""
-        return np.arange(self.clients)
+        """The clients that have had rows until now; :meth:`visit` leaves out those without rows in this round.
+
+        A cohort is drawn among these, so that it does not depend on clients that appear later.
+        """
+        return np.flatnonzero(self._first <= round_ // self.rounds_per_period)
 
     def visit(self, client: int, round_: int) -> Visit | None:
         """Return the client's rows of the period and the window before it; ``None`` if there are none."""

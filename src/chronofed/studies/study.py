@@ -7,7 +7,7 @@ from pathlib import Path
 from chronofed.core.atomic import make_folder, write_atomic
 from chronofed.core.errors import ChronofedError, IncompatibleError
 from chronofed.runs.directory import RunDirectory
-from chronofed.runs.spec import Experiment
+from chronofed.runs.spec import Experiment, directory_name
 from chronofed.studies.grid import GridRun, OnEnd, OnRound, RunOutcome, run_all
 from chronofed.studies.recipe import RecipeCell
 
@@ -28,14 +28,18 @@ class Study:
     Attributes:
         folder: The folder.
         data: Folder of data files.
+        named: Whether directories also have the names and seeds of experiments.
     """
 
     folder: Path
     data: Path | None = None
 
+    named: bool = False
+
     def path(self, experiment: Experiment) -> Path:
         """Return the directory of an experiment's run."""
-        return self.folder / experiment.fingerprint()
+        name = directory_name(experiment) if self.named else experiment.fingerprint()
+        return self.folder / name
 
     def refusal(self, experiment: Experiment) -> str | None:
         """Return why an experiment was refused; ``None`` if it was not."""

@@ -102,6 +102,8 @@ def run(  # noqa: PLR0913 - one place for all parts of a run
         params, buffers = task.initial(seed)
         state = method.backbone.init_server(params, scenario.clients)
         start = Snapshot(0, state, buffers, weighting_state=method.weights.init())
+    else:
+        start = replace(start, server=method.backbone.enrol(start.server, scenario.clients))
     if not checked:
         check_buffers(method, start.buffers)
     replace_all(engine.client_states, start.client_states)

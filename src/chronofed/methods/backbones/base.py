@@ -140,6 +140,10 @@ class Backbone(Kind, kw_only=True):
         """Return the first server state, for a number of clients; it always has the entry ``params``."""
         return {"params": params.clone()}
 
+    def enrol(self, server: Record, clients: int) -> Record:
+        """Return the server state for another number of clients: some may have joined since."""
+        return server
+
     def init_client(self, params: Vector) -> Record:
         """Return the first state of a new client; only an axis that is empty here may change its length."""
         return {}

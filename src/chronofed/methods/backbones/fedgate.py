@@ -7,8 +7,8 @@ import torch
 from chronofed.core.stacking import stacked
 from chronofed.core.types import Record, Vector
 from chronofed.methods.backbones.base import Backbone, Uploads, weighted_mean
-from chronofed.methods.backbones.fednova import effective_steps
-from chronofed.methods.local import Local
+from chronofed.methods.backbones.fednova import effective_steps, uncountable
+from chronofed.methods.local import Local, Train
 
 
 class FedGate(Backbone, tag="fedgate"):
@@ -38,6 +38,11 @@ class FedGate(Backbone, tag="fedgate"):
         "Guarantees"
     )
 
+    def unsuited(self, train: Train) -> str | None:
+        """Refuse steps that cannot be counted."""
+        reason = uncountable(train)
+        return reason and f"{reason}, by which FedGATE divides; use sgd, reset every round"
+
     def init_server(self, params: Vector, clients: int) -> Record:
         """Start the mean gradient at zero."""
         return {**super().init_server(params, clients), "mean": torch.zeros_like(params)}
@@ -55,8 +60,8 @@ class FedGate(Backbone, tag="fedgate"):
         self, params: Vector, server: Record, client: Record, local: Local
     ) -> tuple[Record, Record]:
         """Send the update, and what turns it into a mean gradient; keep the control."""
-        delta = params - server["params"]
-        length = effective_steps(local.steps, local.train.momentum) * local.train.lr
+        delta, train = params - server["params"], local.train
+        length = effective_steps(local.steps, train.momentum, train.nesterov) * train.lr
         control = self._correction(server, client) - delta / length
         per_length = torch.tensor(1 / length, dtype=torch.float64)
         state = {"control": control, "trained": params.new_ones(1)}

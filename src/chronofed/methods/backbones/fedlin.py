@@ -6,8 +6,8 @@ import torch
 
 from chronofed.core.types import Record, Vector
 from chronofed.methods.backbones.base import Backbone, Uploads, weighted_mean
-from chronofed.methods.backbones.fednova import effective_steps
-from chronofed.methods.local import Local
+from chronofed.methods.backbones.fednova import effective_steps, uncountable
+from chronofed.methods.local import Local, Train
 
 
 class FedLin(Backbone, tag="fedlin"):
@@ -36,6 +36,13 @@ class FedLin(Backbone, tag="fedlin"):
         "Heterogeneity and Sparse Gradients"
     )
 
+    def unsuited(self, train: Train) -> str | None:
+        """Refuse steps that cannot be counted, and gradients unlike the full one."""
+        if train.clip_norm is not None:
+            return "clip_norm: FedLin needs gradients that are not clipped, as the full one is not"
+        reason = uncountable(train)
+        return reason and f"{reason}, by which FedLin divides; use sgd, reset every round"
+
     def prepare(self, server: Record, local: Local) -> Record:
         """Send the full gradient at the server's model, and the number of steps."""
         steps = torch.tensor(_steps(local), dtype=torch.float64)
@@ -53,4 +60,4 @@ class FedLin(Backbone, tag="fedlin"):
 
 
 def _steps(local: Local) -> float:
-    return effective_steps(local.steps, local.train.momentum)
+    return effective_steps(local.steps, local.train.momentum, local.train.nesterov)

@@ -54,6 +54,10 @@ class Scaffold(Backbone, tag="scaffold"):
         start = super().init_server(params, clients)
         return {**start, "control": torch.zeros_like(params), "clients": number}
 
+    def enrol(self, server: Record, clients: int) -> Record:
+        """Replace the number of clients N."""
+        return {**server, "clients": torch.full_like(server["clients"], clients)}
+
     def init_client(self, params: Vector) -> Record:
         """Start the control at zero."""
         return {"control": torch.zeros_like(params)}

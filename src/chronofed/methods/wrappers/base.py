@@ -48,6 +48,10 @@ class Wrapper(Backbone):
         """As the inner backbone."""
         return self.backbone.init_server(params, clients)
 
+    def enrol(self, server: Record, clients: int) -> Record:
+        """As the inner backbone; other entries are kept."""
+        return {**server, **self.backbone.enrol(server, clients)}
+
     def init_client(self, params: Vector) -> Record:
         """As the inner backbone."""
         return self.backbone.init_client(params)

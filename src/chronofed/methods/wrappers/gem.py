@@ -57,8 +57,9 @@ class Gem(Projected, tag="gem"):
 def projected(gradient: Vector, past: Vector, margin: float = 0.0) -> Vector:
     """Project a gradient ``(d,)`` onto the directions that have no negative product with ``past``, ``(k, d)``.
 
-    >>> projected(torch.tensor([1.0, -1.0]), torch.tensor([[0.0, 2.0], [1.0, 0.0]]))
-    tensor([1., 0.])
+    >>> found = projected(torch.tensor([3.0, -1.0]), torch.tensor([[0.0, 2.0], [1.0, 0.0]]))
+    >>> [round(number, 6) + 0.0 for number in found.tolist()]
+    [3.0, 0.0]
     """
     if not _violated(gradient, past):
         return gradient

@@ -56,6 +56,8 @@ def present_alone(local: Local) -> ClientLocal:
     alone = replace(both, past=replace(both.past, present=1.0, replay=None))
     # The length of an epoch may count replayed samples, too.
     object.__setattr__(alone, "steps", both.steps)
+    # Optimisers that are kept belong to the client.
+    object.__setattr__(alone, "descents", both.descents)
     return alone
 
 
