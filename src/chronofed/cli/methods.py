@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from chronofed.core.config import Kind
 
 GROUP = "settings and data"
-HELP = "list backbones, memories, weights and detectors, or show one of them"
+HELP = "list backbones, memories, weights and detectors, or show one"
 
 # Longer lines of text are hard to read.
 WIDEST = 80
