@@ -25,7 +25,7 @@ from chronofed import (
 )
 from chronofed.core.errors import IncompatibleError
 from chronofed.core.spec_io import alternatives
-from chronofed.methods.backbones.base import weighted_mean
+from chronofed.methods.backbones.base import Upload, weighted_mean
 from chronofed.methods.backbones.fednova import effective_steps
 from chronofed.methods.local import ClientLocal
 from chronofed.methods.method import check
@@ -137,13 +137,14 @@ def test_records_are_left_alone(cls):
     server = backbone.draw(backbone.init_server(W_T, clients=3), seed=0, round_=0)
     client = backbone.init_client(W_T)
     if backbone.two_phase:
-        server = backbone.begin(server, [(1.0, backbone.prepare(server, real_client()))])
+        server = backbone.begin(server, [Upload(1.0, backbone.prepare(server, real_client()))])
     before = {name: tensor.clone() for name, tensor in {**server, **client}.items()}
     backbone.direction(backbone.gradient(W_K, server, real_client()), W_K, server, client)
     if cls is not Ditto:
         upload, _ = backbone.finish(W_K, server, client, real_client())
         sent = {name: tensor.clone() for name, tensor in upload.items()}
-        backbone.aggregate(server, [(1.0, upload), (1.0 if backbone.private else 2.0, upload)])
+        weights = (1.0, 1.0 if backbone.private else 2.0)
+        backbone.aggregate(server, [Upload(weight, upload) for weight in weights])
         torch.testing.assert_close(upload, sent, rtol=0, atol=0)
     assert W_K.tolist() == [0.0, 4.0]
     for name, tensor in {**server, **client}.items():
