@@ -147,8 +147,8 @@ class Prediction:
 
 def _empty(numbers: NDArray[Any]) -> NDArray[np.bool_]:
     """Return a mask of the rows without a prediction."""
-    gaps = np.isnan(numbers)
-    return gaps if gaps.ndim == 1 else gaps.any(1)
+    gaps: NDArray[np.bool_] = np.isnan(numbers)
+    return gaps if gaps.ndim == 1 else np.asarray(gaps.any(1), dtype=np.bool_)
 
 
 def _class_codes(cells: NDArray[Any], classes: Sequence[str]) -> NDArray[np.float64]:
