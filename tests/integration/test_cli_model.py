@@ -344,6 +344,8 @@ def test_predict_the_next_rows(cli, workdir):
     model, _ = forecast_run(workdir, "level", "data.date_format='%Y-%m-%d'")
     assert model.about.forecast == Forecast((1, 2), ("load", "level"), 1, "%Y-%m-%d")
     code, _, err = cli("predict", "run", "loads.csv", "-o", "all.csv")
+    assert "118 rows predicted\n" in err
+    assert "2 rows left empty: no row of their client so far before (data.horizon)" in err
     assert "on 118 rows with a target: accuracy" in err
     full = (workdir / "all.csv").read_text().splitlines()
     assert full[1] == "east,2024-01-01,,,"

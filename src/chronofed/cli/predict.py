@@ -94,11 +94,18 @@ def _format(options: Namespace) -> str:
 def _tell(prediction: "Prediction", options: Namespace) -> None:
     """Report how many rows were predicted, and how well."""
     measures = prediction.measures.result()
-    about = {"rows": prediction.rows, "personal_rows": prediction.personal_rows}
+    about = {
+        "rows": prediction.rows,
+        "empty_rows": prediction.empty_rows,
+        "personal_rows": prediction.personal_rows,
+    }
     if options.json:
         emit_json({"output": str(options.output), **about, "measures": measures})
         return
-    note(f"{prediction.rows:,} rows predicted{_personal(prediction, options)}")
+    done, empty = prediction.rows - prediction.empty_rows, prediction.empty_rows
+    note(f"{done:,} rows predicted{_personal(prediction, options)}")
+    if empty:
+        note(f"{empty:,} rows left empty: no row of their client so far before (data.horizon)")
     if measures:
         known = [f"{NAMES[key]} {value:.4g}" for key, value in measures.items() if key in NAMES]
         unknown = prediction.measures.unknown

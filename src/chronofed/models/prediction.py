@@ -35,6 +35,7 @@ class Prediction:
         columns: The table.
         measures: Quality of the predictions so far, where the table has the target; else empty.
         rows: Rows so far.
+        empty_rows: Rows so far without a prediction: their client has no row so far before (horizon).
         personal_rows: Rows so far that were predicted by a personal model.
     """
 
@@ -58,7 +59,7 @@ class Prediction:
         """
         self.model, self.columns = model, columns
         self.measures = PredictionMeasures(model.classes)
-        self.rows = self.personal_rows = 0
+        self.rows = self.empty_rows = self.personal_rows = 0
         self._names = model.about.columns
         self._personal = personal
         if personal:
@@ -78,6 +79,7 @@ class Prediction:
         for table, inputs in zip(tables, self._inputs.parts(PART_ROWS), strict=True):
             outputs = inputs.spread(self._outputs(inputs.columns))
             self.rows += len(outputs)
+            self.empty_rows += inputs.count - len(inputs.place)
             self._measure(table, outputs)
             yield {
                 **{name: table.text(name).tolist() for name in self._copied},
