@@ -79,6 +79,7 @@ def test_features_mean_what_they_meant(spec, old, tmp_path):
     assert float(data.train.x[:, 0].min()) > 10
 
 
+@pytest.mark.slow
 def test_a_file_with_named_layers_is_the_same_as_the_run(spec, old, tmp_path):
     run = make_run(spec, tmp_path / "run")
     (tmp_path / "old" / "model").mkdir()
@@ -144,6 +145,7 @@ def test_a_run_without_a_checkpoint_has_no_model(spec, tmp_path):
         build(load(spec))
 
 
+@pytest.mark.slow
 def test_buffers_are_taken_over(tmp_path):
     """BatchNorm's statistics are buffers."""
     text = 'rounds = 1\n[model]\nkind = "resnet18"\nwidth = 2\n[train]\nsteps = 1\n'
