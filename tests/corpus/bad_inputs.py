@@ -5,6 +5,7 @@ To add a case, add a line to ``TABLE_OF_CASES``; a file that it needs goes to ``
 ``table.toml``, ``mini.toml`` (a recipe), ``good`` (a finished run) and ``own.py`` (a user's code) are there.
 """
 
+import re
 import shlex
 from typing import NamedTuple
 
@@ -185,6 +186,8 @@ FILES: dict[str, bytes] = {
         "short.csv": HEADER + ROWS + "c1,2020-01-01\n",
         "one_row.csv": HEADER + ROWS.splitlines()[0] + "\n",
         "no_label.csv": HEADER + ROWS.replace("yes", "").replace("no", ""),
+        "doubt.csv": HEADER + re.sub(r"2020-0\d-01", "01/03/2020", ROWS),
+        "late.csv": HEADER + 3 * ROWS + "c1,2021-01-01,1,1,maybe\n",
         "binary.csv": bytes(range(256)) * 8,
         "quote.csv": HEADER + '"' + ROWS,
         "bad.parquet": b"PAR1 nothing PAR1",
@@ -308,7 +311,7 @@ TABLE_OF_CASES = r"""
 8 | run spec.toml -s 'scenario={kind="own:Scenario"}' | your own code failed: OSError: no stream
 8 | run spec.toml -s 'evaluate.measures=["own:BROKEN"]' | evaluate.measures: 'broken' failed: ZeroDivisionError: division
 2 | run spec.toml -s 'evaluate.measures=["own:NUMBER"]' | evaluate.measures: 'own:NUMBER' is a int
-2 | run spec.toml -s 'evaluate.measures=["own"]' | evaluate.measures: 'own': expected 'package.module:NAME'
+2 | run spec.toml -s 'evaluate.measures=["own"]' | evaluate.measures: 'own' is not a measure; use 'package.module:NAME' or one of macro_f1
 8 | run spec.toml -s 'evaluate.measures=["own_exit:X"]' | evaluate.measures: cannot import 'own_exit:X': it called
 2 | run spec.toml -s 'evaluate.measures=[5]' | evaluate.measures[0]: expected str
 2 | run spec.toml -s scenario.clients=0 | scenario.clients: expected int >= 1
@@ -350,9 +353,9 @@ TABLE_OF_CASES = r"""
 5 | run spec.toml -o spec.toml/inside | cannot write spec.toml/inside: not a directory
 5 | run spec.toml -o /proc/nothing/run | cannot write /proc/nothing/run: no such file or directory
 2 | run table.toml -s data.path=no.csv | no.csv
-3 | run table.toml -s data.path=. | : unknown extension ''
+3 | run table.toml -s data.path=. | bad.parquet: not a Parquet file
 3 | run table.toml -s data.path=~nosuchuser/x.csv | ~nosuchuser/x.csv: no home folder is known for ~nosuchuser
-3 | run table.toml -s 'data.path=""' | : unknown extension ''
+3 | run table.toml -s 'data.path=""' | bad.parquet: not a Parquet file
 2 | run table.toml -s 'data.path="a\u0000b.csv"' | data.path: no file a?b.csv
 3 | run table.toml -s data.path=own.py | own.py
 3 | run table.toml -s data.path=empty.csv | empty.csv
@@ -377,8 +380,42 @@ TABLE_OF_CASES = r"""
 2 | run table.toml -s data.time=a | Table.period does not fit column 'a', which holds numbers: use
 2 | run table.toml -s data.period=fortnight | data: Table.period: 'fortnight' is not a period
 2 | run table.toml -s 'data.period="0 days"' | data: Table.period: '0 days' is not a period
-2 | run table.toml -s data.period=5 | data.period: expected str
-2 | run table.toml -s data.test=0 | data: no test samples
+2 | run table.toml -s data.test=0 -s evaluate.protocol=holdout | data: no test samples
+2 | run table.toml -s evaluate.protocol=later | evaluate.protocol: unknown value 'later'
+2 | run table.toml -s evaluate.skip=99 | evaluate: nothing is ever evaluated in 2 rounds, 1 a period; lower
+2 | run table.toml -s evaluate.protocol=holdout -s evaluate.baselines=all | evaluate.baselines: 'all' needs evaluate.protocol
+2 | run table.toml -s data.period=year | data: all rows are in one period, 2020, so there is no next one
+2 | run spec.toml -s evaluate.protocol=next | evaluate.protocol: 'next' needs a table with periods
+2 | run spec.toml -s 'evaluate.measures=["auk"]' | evaluate.measures: 'auk' is not a measure; did you mean 'auc'?
+2 | run table.toml -s data.period=5 | Table.period does not fit column 'day', which holds dates: use '5 days'
+2 | run table.toml -s data.period=-5 | data.period: expected float > 0.0
+2 | run table.toml -s data.period=true | data.period: expected float | str
+2 | run table.toml -s data.period=nan | data.period: expected float
+2 | run table.toml -s data.missing=NA | data.missing: expected array
+2 | run table.toml -s data.missing=[5] | data.missing[0]: expected str
+2 | run table.toml -s data.date_format=5 | data.date_format: expected str
+2 | run table.toml -s data.date_format=%d/%m | data: Table.date_format: '%d/%m' has no year
+2 | run table.toml -s data.date_format=%Y%Q | data: Table.date_format: '%Y%Q' is not a format of dates
+3 | run table.toml -s data.date_format=%d/%m/%Y | row 2, column 'day': '2020-01-01' is not a date of the format '%d/%m/%Y'
+2 | run table.toml -s data.time_zone=Mars | data: Table.time_zone: 'Mars' is not a time zone that this machine knows
+2 | run table.toml -s data.time_zone=../../etc/passwd | data: Table.time_zone: '../../etc/passwd' is not a time zone
+2 | run table.toml -s data.time_zone=8 | data.time_zone: expected str
+3 | run table.toml -s data.path=doubt.csv | doubt.csv, row 2, column 'day': '01/03/2020': day or month first?
+3 | run table.toml -s data.path=late.csv | late.csv: class 'maybe' of 'label' first appears in 2021-01, after the periods that are fitted on
+3 | run table.toml -s 'data.classes=["no","maybe"]' | 'yes' is not a known class: no, maybe; list it in data.classes, or set data.other_class = true
+2 | run table.toml -s 'data.classes=["no","other"]' -s data.other_class=true | data: Table.other_class: adds a class 'other'
+2 | run table.toml -s data.other_class=5 | data.other_class: expected bool
+2 | run table.toml -s data.lags=1 | data.lags: expected array
+2 | run table.toml -s data.lags=[0] | data.lags[0]: expected int >= 1
+2 | run table.toml -s data.lags=[1,1] | data: Table.lags: expected different ones
+2 | run table.toml -s data.lags=[1] -s data.horizon=2 | data: Table.lags: 1 is not known 2 rows ahead (horizon)
+2 | run table.toml -s data.horizon=-1 | data.horizon: expected int >= 0
+3 | run table.toml -s data.horizon=1000000 | table.csv: no rows left: 60 rows left out: their client has no row 1000000 rows before (horizon)
+2 | run table.toml -s 'data.lag_columns=["a"]' | data: Table.lag_columns: needs lags
+3 | run table.toml -s 'data.lag_columns=["c"]' -s data.lags=[1] | table.csv: no column 'c'
+3 | run table.toml -s 'data.query="SELECT 1"' | table.csv: a query is for databases
+3 | run table.toml -s data.path=store.db | store.db: a database needs a query
+3 | run table.toml -s data.path=store.db -s 'data.query="SELECT * FROM visits"' | store.db: the query failed: file is not a database
 3 | run table.toml -s data.min_rows=1000 | table.csv: no rows left: 60 rows left out: 12 client-periods
 2 | run table.toml -s rounds=forever | rounds: forever, but this scenario ends after 4 rounds
 2 | run table.toml -s scenario.window=0 | scenario.window: expected int >= 1
@@ -474,6 +511,32 @@ TABLE_OF_CASES = r"""
 5 | report good -o spec.toml/x.html | cannot write spec.toml/x.html: not a directory
 4 | report spec.toml | spec.toml is not a run directory
 4 | report good nowhere | nowhere is not a run directory
+2 | predict | the following arguments are required: RUN, TABLE
+2 | predict good | the following arguments are required: TABLE
+2 | predict good table.csv --format xml | --format: invalid choice: 'xml'
+2 | predict good table.csv -o out.txt | -o out.txt: unknown extension; use .csv, .jsonl, .parquet, or --format
+2 | predict good table.csv -o out | -o out: unknown extension
+2 | predict good table.csv --format parquet | --format parquet: needs a file for the predictions
+2 | predict good table.csv --json | --json: needs a file for the predictions
+4 | predict nowhere table.csv | nowhere is neither a run directory nor the model of one
+4 | predict spec.toml table.csv | spec.toml is neither a run directory nor the model of one
+4 | predict good/checkpoints table.csv | good/checkpoints is neither a run directory
+3 | predict good nothing.csv | nothing.csv: no such file
+3 | predict good spec.toml | spec.toml: unknown extension '.toml'
+3 | predict good table.csv | table.csv: no column 'x'
+3 | predict good table.csv --keep nothing -o out.csv | table.csv: no column
+3 | predict good table.csv --personal -o out.csv | no personal models; the backbone 'ditto' makes them
+2 | export | the following arguments are required: RUN
+2 | export good --to tensorflow | --to: invalid choice: 'tensorflow'
+2 | export good -o out.txt | -o out.txt: unknown ending; use .safetensors, .pt2, .pt, .onnx, or --to
+2 | export good -o out.json --to pt2 | out.json: the name is that of a file beside it
+2 | export good -o own.safetensors | own.py is in the way, and not of chronofed
+4 | export nowhere | nowhere is neither a run directory nor the model of one
+3 | export good --personal nobody | no personal model of 'nobody'; nobody has one
+5 | export good -o nowhere/m.safetensors | cannot write nowhere/m.safetensors
+5 | export good -o nowhere/m.pt | cannot write nowhere/m.pt
+2 | run spec.toml -s card=5 | card: expected a table
+2 | run spec.toml -s card.licence=5 | card.licence: expected str
 2 | plot | the following arguments are required: kind, RUN, -o/--output
 2 | plot curves | the following arguments are required: RUN, -o/--output
 2 | plot curves good | the following arguments are required: -o/--output
@@ -528,6 +591,33 @@ TABLE_OF_CASES = r"""
 3 | data where cifar10 | cifar10 is not on this machine
 3 | data where cifar10 --data spec.toml | cifar10 is not on this machine
 2 | data list extra more | unrecognized arguments: more
+2 | data show | data show: name a table
+3 | data show no.csv | no.csv: no such file
+3 | data show header.csv | header.csv: no rows
+2 | init | the following arguments are required: TABLE
+3 | init no.csv | no.csv: no such file
+3 | init corrupt | corrupt: no .parquet files in this folder
+3 | init own.py | own.py: unknown extension '.py'
+3 | init empty.csv -o new.toml | empty.csv: no columns
+3 | init header.csv | header.csv: no rows
+3 | init columns.csv | columns.csv: more than one column is named 'a'
+3 | init utf16.csv | utf16.csv: not UTF-8 text
+3 | init quote.csv | quote.csv: not a CSV file
+3 | init short.csv | short.csv, row 62: 2 cells where the header has 5
+3 | init bad.parquet | bad.parquet: not a Parquet file
+3 | init bad.npz | bad.npz: not an npz file
+3 | init store.db -o new.toml | store.db: a database needs a query
+3 | init store.db -o new.toml --query 'SELECT * FROM visits' | store.db: the query failed
+3 | init one_row.csv | one_row.csv: no column can be the target; choose --target
+2 | init table.csv | table.toml: exists already; choose another name with -o, or --force
+2 | init table.csv -o corrupt | corrupt: is a folder; name a file
+5 | init table.csv -o nowhere/new.toml | cannot write nowhere/new.toml
+3 | init table.csv -o new.toml --target lable | table.csv: no column 'lable'; did you mean 'label'?
+3 | init table.csv -o new.toml --target day | table.csv: 'day' cannot be the target (dates)
+3 | init table.csv -o new.toml --client nobody | table.csv: no column 'nobody'
+3 | init table.csv -o new.toml --time label | column 'label': 'no' is neither a date such as 2009-03-01 nor a number
+2 | init table.csv -o new.toml --period fortnight | Table.period: 'fortnight' is not a period
+2 | init table.csv -o new.toml --period 50 | Table.period does not fit column 'day', which holds dates: use '50 days'
 2 | doctor extra | unrecognized arguments: extra
 2 | doctor --data | --data: expected one argument
 2 | methods extra | unrecognized arguments: extra

@@ -182,8 +182,37 @@ def test_methods(call):
     assert rows["fedprox"]["settings"]["mu"] == 0.1
     assert rows["optimal"]["settings"]["time_drift_sq"] == "required"
     assert all(row["about"] for row in rows.values())
+    assert rows["ewc"]["costs"]["client_models"] == pytest.approx(2.0, abs=0.3)
     table = call("methods")[1]
     assert all(kind in table for kind in ("fedavg", "fedprox", "forget", "core-set", "uniform"))
+    (line,) = [line for line in table.splitlines() if line.startswith("scaffold")]
+    assert line.split()[:3] == ["scaffold", "no", "Stochastic"]
+    assert "as inner" in next(line for line in table.splitlines() if line.startswith("fedopt"))
+
+
+def test_one_method(call):
+    code, out, _ = call("methods", "fedcurv")
+    assert code == 0
+    assert out.startswith("backbone fedcurv\n  FedAvg whose clients")
+    for line in ("needs      state on the client", "stateless  no: clients must", "Shoham et al."):
+        assert line in out
+    assert "costs      3.1 down and 3 up a round, 2.1 on a client" in out
+    assert "strength   number >= 0; default: 0.001\n      Weight lambda of the penalty" in out
+    found = json.loads(call("methods", "fedcurv", "--json")[1])
+    assert found["settings"] == {"strength": 0.001, "server_lr": 1.0}
+    assert "no settings" in call("methods", "forget")[1]
+    assert "required" in call("methods", "optimal")[1]
+    code, _, err = call("methods", "fedcrv")
+    assert code == 2
+    assert "methods fedcrv: no such backbone, memory or weights; did you mean fedcurv" in err
+    assert "list all with: chronofed methods" in call("methods", "zzzz")[2]
+
+
+def test_methods_fit_into_sixty_columns(call, monkeypatch):
+    for module in ("methods", "output"):
+        monkeypatch.setattr(f"chronofed.cli.{module}.width", lambda: 60)
+    shown = [call("methods")[1], *(call("methods", kind)[1] for kind in ("ewc", "private", "gem"))]
+    assert max(len(line) for text in shown for line in text.splitlines()) <= 60
 
 
 def test_doctor(call):

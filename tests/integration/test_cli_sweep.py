@@ -14,6 +14,7 @@ from chronofed.core.errors import SpecError
 from chronofed.core.types import Samples
 from chronofed.data import registry
 from chronofed.runs import runner
+from chronofed.runs.load_spec import load
 from chronofed.studies.search_range import SearchRange
 from chronofed.studies.sweep import OnRound, Sweep
 
@@ -277,3 +278,30 @@ def test_without_optuna_the_message_says_what_to_install(call, monkeypatch):
     code, _, err = call("--vary", "train.lr=0.1")
     assert code == 6
     assert "a sweep needs optuna: pip install 'chronofed[sweep]'" in err
+
+
+def test_a_sweep_over_time_sees_the_first_half_of_the_periods_only(tmp_path):
+    (tmp_path / "table.toml").write_text(
+        '[data]\nkind = "table"\npath = "t.csv"\nperiod = "20"\nfit_periods = 1\n'
+        '[scenario]\nkind = "periods"\n[model]\nkind = "linear"\n'
+    )
+
+    def trials(turned, folder):
+        lines = [
+            f"{'ab'[k % 2]},{k},{int((k % 7 > 3) != (turned and k >= 60))},{k % 7}"
+            for k in range(120)
+        ]
+        (tmp_path / "t.csv").write_text("\n".join(["client,time,y,f", *lines]))
+        ranges = [SearchRange.parse("train.lr=0.01,0.3")]
+        sweep = Sweep(tmp_path / "table.toml", ranges, tmp_path / folder)
+        assert sweep.scored_on() == "the next period, in the first 50% of the periods"
+        return sweep, sweep.run(2)
+
+    sweep, found = trials(False, "one")
+    assert [t.value for t in trials(True, "two")[1]] == [t.value for t in found]
+    best = tomllib.loads(sweep.save(found[0]).read_text())
+    # It is judged by the periods that it was not chosen by.
+    assert best["evaluate"]["skip"] == 3
+    assert (best["evaluate"]["on"], best["evaluate"]["baselines"]) == ("test", "auto")
+    summary = runner.run(load(tmp_path / "one" / "best.toml"), tmp_path / "run")
+    assert summary["baselines"]["periods"] == 3

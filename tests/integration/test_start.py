@@ -82,7 +82,7 @@ def test_features_mean_what_they_meant(spec, old, tmp_path):
 @pytest.mark.slow
 def test_a_file_with_named_layers_is_the_same_as_the_run(spec, old, tmp_path):
     run = make_run(spec, tmp_path / "run")
-    (tmp_path / "old" / "model").mkdir()
+    (tmp_path / "old" / "model").mkdir(exist_ok=True)
     named(old, tmp_path / "old" / "model" / "model.safetensors")
     for number, start in enumerate(("old", "old/model", "old/model/model.safetensors")):
         again = make_run(spec, tmp_path / f"again{number}", start=start)

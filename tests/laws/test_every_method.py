@@ -17,6 +17,7 @@ from chronofed import (
     Correlated,
     Ditto,
     FedAvg,
+    FedCurv,
     FedProx,
     Fixed,
     Forget,
@@ -93,10 +94,12 @@ def test_stateless_clients_are_refused_or_served(method, train_for, data):
         assert train_for(method, 2, scenario=stateless).client_states == {}
 
 
-@pytest.mark.parametrize("neutral", [FedProx(mu=0.0), MimeLite(beta=0.0), Ditto()], ids=name)
+@pytest.mark.parametrize(
+    "neutral", [FedProx(mu=0.0), FedCurv(strength=0.0), MimeLite(beta=0.0), Ditto()], ids=name
+)
 @pytest.mark.parametrize("memory", MEMORIES, ids=name)
 def test_neutral_settings_are_fedavg(memory, neutral, straight):
-    """Bit for bit: no tie, no momentum, or a personal model that nobody else sees."""
+    """Bit for bit: no tie, no penalty, no momentum, or a personal model that nobody else sees."""
     one, plain = (straight(method(b, memory), 5) for b in (neutral, FedAvg()))
     assert torch.equal(one.params, plain.params)
     assert torch.equal(one.buffers, plain.buffers)

@@ -79,6 +79,9 @@ def test_the_run_directory_is_that_of_one_machine(transport, tmp_path, reference
     assert kinds(tmp_path / "run") == ["started", *["joined"] * 3, "finished"]
     (line,) = server_app.RunDirectory(tmp_path / "run").engines()
     assert line["engine"] == "FlowerEngine"
+    for name in ("model.json", "model.safetensors"):
+        ours, theirs = (folder / "model" / name for folder in (path, tmp_path / "run"))
+        assert ours.read_bytes() == theirs.read_bytes()
 
 
 # Quick are the first answer, one in the middle of a round, and the last.

@@ -57,6 +57,10 @@ class Quadratics:
         a, b = batch.x.T
         return (batch.weight * a * (params - b)).sum(dim=0, keepdim=True)
 
+    def squared_gradients(self, params, batch, spans):
+        a, b = batch.x.T
+        return (batch.weight * (a * (params - b)) ** 2).sum(dim=0, keepdim=True)
+
     def augment(self, x, generator):
         return x
 

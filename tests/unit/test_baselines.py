@@ -39,7 +39,7 @@ from chronofed.training.baselines import (
     score_baselines,
 )
 from chronofed.training.next_period import next_period
-from chronofed.training.references import compare
+from chronofed.training.references import compare, headline
 from tests.helpers.tables import write_table
 
 CLIENT = np.array([0, 1, 0, 1, 0, 0, 2, 1, 2, 0])
@@ -82,12 +82,11 @@ def test_of_several_most_frequent_classes_the_first_counts():
     assert baselines.Majority(world, [np.array([1, 2, 3])]).value == 0
 
 
-def test_numbers_have_means_and_absolute_errors():
+def test_numbers_have_means_and_roots_of_mean_squares():
     majority, persistence = scores(around(numbers=True), *SIMPLE)
-    # Period 0 has mean 1; the errors on 1, 0, 2 are 0, 1, 1.
-    assert majority[0] == pytest.approx(2 / 3)
-    assert majority[1] == pytest.approx((2 * (2 - 1) + 1) / 3)
-    assert persistence == (pytest.approx(2 / 3), 0.0)
+    # Period 0 has mean 1; the errors on 1, 0, 2 are 0, 1, 1. Periods 0 and 1 have mean 1; 2, 2, 0 come.
+    assert majority == (pytest.approx(np.sqrt(2 / 3)), pytest.approx(1.0))
+    assert persistence == (pytest.approx(np.sqrt(2 / 3)), 0.0)
 
 
 def descended(x, y, params, steps):
@@ -206,12 +205,13 @@ def test_words_name_what_is_beyond_chance():
 
 
 def test_an_error_is_better_if_lower():
-    lines = [{"round": 1, "test_mae": 2.0}]
-    words = compare(lines, found(majority=(3.0,)), "test_mae")["words"]
+    lines = [{"round": 1, "rmse": 2.0}]
+    words = compare(lines, found(majority=(3.0,)), headline(()))["words"]
     assert words == (
-        "next-period mean absolute error 2.000 (lower is better): below majority class (3.000); "
+        "next-period root-mean-square error 2.000 (lower is better): below mean so far (3.000); "
         "means over 1 period, too few for a test"
     )
+    assert headline(("no", "yes")) == "test_accuracy"
 
 
 def test_a_baseline_without_scores_is_left_out():

@@ -20,6 +20,7 @@ from chronofed.core.types import Samples
 from chronofed.data.client_source import ClientData, row_id, to_microseconds
 from chronofed.engines import SerialEngine
 from chronofed.methods.memories import MemoryItem
+from chronofed.methods.memories.base import SEVERAL
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -486,6 +487,19 @@ def test_forgetting_a_data_set_leaves_no_byte_of_it(path):
         assert [k.key for k in client_store.client_state().items] == [71, 72]
         assert client_store.client_state().backbone_state["control"].tolist() == [1.0] * 3
         assert client_store.reply("a") == b"r"
+
+
+def test_forgetting_a_data_set_takes_what_stands_for_several_with_it(path):
+    """The sum of online EWC cannot tell which data sets are in it."""
+    with ClientStore(path) as client_store:
+        kept = (item(1, SEVERAL, "together"), item(2, 70, "first"), item(3, 71, "second"))
+        client_store.commit("order", b"", client_state(*kept))
+        assert [k.key for k in client_store.client_state().items] == [SEVERAL, 70, 71]
+        client_store.forget(keys=[])
+        assert len(client_store.client_state().items) == 3
+        assert client_store.forget(keys=[70]).data_sets == 2
+        assert [k.key for k in client_store.client_state().items] == [71]
+    assert b"together" not in on_disk(path)
 
 
 def test_forgetting_rows_takes_samples_out_and_what_was_made_of_them(path):

@@ -2,7 +2,22 @@
 
 import pytest
 
-from chronofed import CoreSet, Ditto, FedAvg, FedOpt, Forget, Method, MimeLite, Scaffold, Taylor
+from chronofed import (
+    CoreSet,
+    Ditto,
+    Ewc,
+    FedAvg,
+    FedCurv,
+    FedGate,
+    FedLin,
+    FedOpt,
+    Forget,
+    Method,
+    Mifa,
+    MimeLite,
+    Scaffold,
+    Taylor,
+)
 from chronofed.studies.costs import Costs, costs
 
 MODEL = 32  # parameters of the small run: 15 features, 2 classes
@@ -18,6 +33,10 @@ def test_fedavg_sends_the_model_both_ways_and_keeps_nothing():
         (MimeLite(), 2.0, 2.0, 0.0),
         (Scaffold(), 2.1, 2.0, 1.0),
         (Ditto(), 1.0, 1.0, 1.0),
+        (Mifa(), 1.0, 1.0, 1.0),
+        (FedGate(), 2.0, 1.1, 1.0),
+        (FedCurv(), 3.1, 3.0, 2.1),
+        (FedLin(), 3.1, 2.1, 0.0),  # two exchanges a round
         (FedOpt(), 1.0, 1.0, 0.0),  # the optimiser's state stays on the server
     ],
 )
@@ -38,3 +57,10 @@ def test_taylor_sends_three_vectors_each_way_beside_the_model():
     # In the first of two rounds the memory is empty.
     assert found.down_models == pytest.approx(2.0, abs=0.3)
     assert found.server_models == pytest.approx(3.0, abs=0.3)
+
+
+def test_ewc_travels_nowhere_and_keeps_two_models_for_a_data_set():
+    found = costs(Method(memory=Ewc()))
+    assert (found.down_models, found.up_models, found.client_samples) == (1.0, 1.0, False)
+    # Besides the vectors, their bounds are kept.
+    assert found.client_models == pytest.approx(2.0, abs=0.3)

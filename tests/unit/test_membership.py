@@ -10,6 +10,7 @@ from chronofed.core.config import kind_of
 from chronofed.core.errors import SpecError
 from chronofed.core.spec_io import from_table
 from chronofed.scenarios.base import Presence, Scenario
+from chronofed.scenarios.cycles import Blocks, Diurnal
 from chronofed.scenarios.membership import (
     NEVER,
     Available,
@@ -28,6 +29,8 @@ ALL = [
     Schedule(((1, 2, 5), (3, 0, NEVER))),
     Available(0.5),
     OneShot(2),
+    Diurnal(per_round=3, period=6),
+    Blocks(3, length=2),
 ]
 
 
@@ -187,3 +190,65 @@ def test_values_out_of_range_are_refused(build):
 def test_the_base_is_abstract():
     with pytest.raises(TypeError, match="abstract"):
         Membership()
+
+
+# Cycles
+
+
+@pytest.mark.parametrize("shape", ["linear", "cosine"])
+def test_the_share_of_the_day_turns_round_once_a_period(shape):
+    """1, 1/2, 0, 1/2, 1 at rounds 0, T/4, T/2, 3T/4, T; with power 2 the squares."""
+    rounds, want = (0, 8, 16, 24, 32), [1, 0.5, 0, 0.5, 1]
+    assert [Diurnal(shape=shape).share(t) for t in rounds] == pytest.approx(want, abs=1e-12)
+    squares = [Diurnal(shape=shape, power=2.0).share(t) for t in rounds]
+    assert squares == pytest.approx([q**2 for q in want], abs=1e-12)
+    assert Diurnal().share(4) == 0.75
+    assert Diurnal(shape="cosine").share(4) == pytest.approx((2 + np.sqrt(2)) / 4)
+
+
+def test_exactly_so_many_clients_a_round_are_of_the_day_by_its_share():
+    """Means over 200 seeds: 10, 5, 0, 5, 10 of 10, with a standard error of 0.11 at most."""
+    diurnal = Diurnal(per_round=10, period=32)
+    for t, want in ((0, 10), (8, 5), (16, 0), (24, 5), (32, 10)):
+        drawn = [_present(diurnal, t, seed, clients=30) for seed in range(200)]
+        assert {len(set(each)) for each in drawn} == {10}
+        assert np.mean([sum(i < 15 for i in each) for each in drawn]) == pytest.approx(
+            want, abs=0.5
+        )
+    assert len({tuple(_present(diurnal, 8, seed, clients=30)) for seed in range(9)}) == 9
+
+
+def test_the_clients_of_the_day_may_be_named():
+    diurnal = Diurnal(per_round=2, period=4, day=(6, 1, 3))
+    assert set(_present(diurnal, 0)) <= {1, 3, 6}
+    assert set(_present(diurnal, 2)) <= {0, 2, 4, 5}
+    assert diurnal.most(7) == 2
+    # By default the first half, the larger one of an odd number.
+    whole = Diurnal(per_round=3, period=2)
+    assert set(_present(whole, 0)) <= {0, 1, 2, 3}
+    assert _present(whole, 1) == [4, 5, 6]
+
+
+def test_blocks_by_hand():
+    found = [_present(Blocks(3, length=2), t) for t in range(8)]
+    first, second, third = [0, 1, 2], [3, 4], [5, 6]
+    assert found == [first, first, second, second, third, third, first, first]
+    assert Blocks(3).most(7) == 3
+    assert Blocks(2).present(100 + SEVEN, 1, 0).tolist() == [104, 105, 106]
+
+
+@pytest.mark.parametrize(
+    ("membership", "words"),
+    [
+        (Diurnal(per_round=4), "asks 4 clients a round, but the night has 3: lower per_round"),
+        (Diurnal(per_round=2, day=(0,)), "asks 2 clients a round, but the day has 1"),
+        (Diurnal(per_round=1, day=(9,)), "names client 9, but there are 7"),
+        (Blocks(8), "has 8 blocks, but there are 7 clients: lower blocks"),
+    ],
+    ids=str,
+)
+def test_cycles_that_do_not_fit(membership, words):
+    with pytest.raises(SpecError, match=words):
+        membership.check(7)
+    Diurnal(per_round=3).check(7)
+    Blocks(7).check(7)

@@ -144,15 +144,56 @@ def write(folder, *rows, head="client,time,y,f"):
     return folder
 
 
-def test_classes_are_numbered_in_the_order_in_which_they_appear(tmp_path):
-    rows = ["a,1,9,1", "a,2,10,1", "a,11,1,1", "a,12,0,1", "a,21,-5,1"]
+LATER = ["a,1,9,1", "a,2,10,1", "a,11,1,1", "a,12,0,1", "a,21,-5,1"]
+
+
+def test_classes_are_those_of_the_periods_that_are_fitted_on(tmp_path):
     settings = Table("data.csv", period="10", test=0.0, fit_periods=1)
-    for count in (2, 4, 5):
-        data = settings.load(write(tmp_path, *rows[:count]), 0)
-        assert data.classes == ("9", "10", "0", "1", "-5")[:count]
-        assert data.train.y.tolist() == [0, 1, 3, 2, 4][:count]
-    together = msgspec.structs.replace(settings, fit_periods=2).load(tmp_path, 0)
-    assert together.classes == ("0", "1", "9", "10", "-5")
+    data = settings.load(write(tmp_path, *LATER[:2]), 0)
+    assert (data.classes, data.train.y.tolist()) == (("9", "10"), [0, 1])
+    together = msgspec.structs.replace(settings, fit_periods=2)
+    data = together.load(write(tmp_path, *LATER[:4]), 0)
+    assert (data.classes, data.train.y.tolist()) == (("0", "1", "9", "10"), [2, 3, 1, 0])
+
+
+@pytest.mark.parametrize("fit_periods", [1, 2])
+def test_a_class_that_comes_later_is_an_error_with_both_remedies(tmp_path, fit_periods):
+    settings = Table("data.csv", period="10", test=0.0, fit_periods=fit_periods)
+    name, where, fitted = [
+        ("1", r"\[10, 20\)", r"\[0, 10\)"),
+        ("-5", r"\[20, 30\)", r"\[0, 10\) to \[10, 20\)"),
+    ][fit_periods - 1]
+    since = rf"after the periods that are fitted on \({fitted}\)"
+    remedies = "list it in data.classes, or set data.other_class = true"
+    with pytest.raises(
+        DataError, match=rf"class '{name}' of 'y' first appears in {where}, {since}; {remedies}"
+    ):
+        settings.load(write(tmp_path, *LATER), 0)
+
+
+def test_the_other_class_takes_what_comes_later(tmp_path):
+    settings = Table("data.csv", period="10", test=0.0, fit_periods=1, other_class=True)
+    data = settings.load(write(tmp_path, *LATER), 0)
+    assert data.classes == data.preparation.classes == ("9", "10", "other")
+    assert data.train.y.tolist() == [0, 1, 2, 2, 2]
+    # The number of outputs does not depend on the future.
+    assert settings.load(write(tmp_path, *LATER[:2]), 0).classes == data.classes
+    one = settings.load(write(tmp_path, "a,1,9,1", "a,11,0,1"), 0)
+    assert one.classes == ("9", "other")
+    listed = msgspec.structs.replace(settings, classes=("0", "9"))
+    assert listed.load(write(tmp_path, *LATER), 0).train.y.tolist() == [1, 2, 2, 0, 2]
+    with pytest.raises(DataError, match=r"has a class 'other' of its own; leave data\.other_class"):
+        settings.load(write(tmp_path, "a,1,other,1", "a,2,x,1"), 0)
+    with pytest.raises(
+        ValueError, match=r"Table\.other_class: adds a class 'other', which classes"
+    ):
+        Table("data.csv", classes=("a", "other"), other_class=True)
+
+
+def test_one_class_at_first_needs_a_list(tmp_path):
+    settings = Table("data.csv", period="10", test=0.0, fit_periods=1)
+    with pytest.raises(DataError, match=r"only one class, '9', in \[0, 10\), .* in data\.classes"):
+        settings.load(write(tmp_path, "a,1,9,1", "a,11,0,1"), 0)
 
 
 def test_given_classes_are_all(tmp_path):

@@ -13,6 +13,7 @@ from chronofed import (
     Ditto,
     Evaluate,
     Linear,
+    Measure,
     Method,
     Quantile,
     Regression,
@@ -26,7 +27,7 @@ from chronofed import (
 from chronofed.clients.messages import Order
 from chronofed.clients.order_check import OrderCheck, OrderLimits
 from chronofed.clients.store.codec import count_samples
-from chronofed.core.errors import DataError, IncompatibleError
+from chronofed.core.errors import DataError, IncompatibleError, SpecError
 from chronofed.core.seeds import numpy_generator
 from chronofed.data.client_source import TableFile
 from chronofed.data.client_source.rows import SourceRows
@@ -43,6 +44,7 @@ from chronofed.reports.spread import Spread
 from chronofed.runs import runner
 from chronofed.runs.load_spec import load as load_spec
 from chronofed.scenarios.base import Visit
+from chronofed.studies.sweep import Scored, find_measure
 from chronofed.training.evaluation import Evaluator
 from chronofed.training.measures import columns, of_tasks, task_of
 from chronofed.training.period_accuracy import AccuracyHistory, PeriodAccuracy
@@ -256,6 +258,17 @@ def test_numbers_in_units_of_the_target_have_significant_digits():
     assert Spread.of([0.0]).text(-4) == "0.000"
 
 
+def test_a_sweep_looks_for_the_least_error():
+    assert find_measure("anytime", {"anytime_rmse": 1.0}) == Scored("anytime_rmse", -1.0)
+    assert find_measure("anytime", {"anytime": 0.5}) == Scored("anytime", 1.0)
+    assert find_measure("last_mae", {"last_mae": 0.5}).sign == -1.0
+    assert find_measure("last_r2", {"last_r2": 0.5}).sign == 1.0
+    own = Measure(key="cost", title="Cost", better="lower")
+    assert find_measure("last_cost", {"last_cost": 0.5}, [own]).sign == -1.0
+    with pytest.raises(SpecError, match="--measure last: not measured here; use one of rounds"):
+        find_measure("last", {"rounds": 3})
+
+
 def test_the_loss_of_a_guess():
     """Output 0 for targets 3 and 4: 25/4; where all targets are 0, an error of one deviation: 1/2."""
     assert world([3.0, 4.0])[0].guess_loss() == pytest.approx(25 / 4)
@@ -398,7 +411,8 @@ def table(workdir):
             )
     (workdir / "t.csv").write_text("\n".join(lines))
     (workdir / "spec.toml").write_text(
-        'name = "prices"\n[evaluate]\nprotocol = "holdout"\n[data]\nkind = "table"\npath = "t.csv"\ntarget = "price"\n'
+        'name = "prices"\n[evaluate]\nprotocol = "holdout"\n'
+        '[data]\nkind = "table"\npath = "t.csv"\ntarget = "price"\n'
         '[model]\nkind = "linear"\n[scenario]\nkind = "periods"\nrounds_per_period = 3\n'
         "[method.memory]\nkind = 'core-set'\nsize = 10\n[train]\nlr = 0.2\nepochs = 3\n"
     )

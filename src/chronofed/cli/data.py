@@ -13,14 +13,15 @@ if TYPE_CHECKING:
     from chronofed.data import download
 
 GROUP = "settings and data"
-HELP = "list, find or download data sets"
+HELP = "list, find or download data sets, or look at a table"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
-    text = "list all, download one, or print where one is"
-    parser.add_argument("action", choices=("list", "get", "where"), help=text)
-    parser.add_argument("name", nargs="?", metavar="NAME", help="data set (for get and where)")
+    text = "list all, download one, print where one is, or look at a table of your own"
+    parser.add_argument("action", choices=("list", "get", "where", "show"), help=text)
+    text = "data set (for get and where), or file (for show)"
+    parser.add_argument("name", nargs="?", metavar="NAME", help=text)
     for add in (add_data, add_quiet, add_json):
         add(parser)
 
@@ -29,7 +30,9 @@ def run(options: Namespace) -> int:
     """List, find or download data sets."""
     from chronofed.data import registry
 
-    action = {"list": _list, "get": _get, "where": _where}[options.action]
+    action = {"list": _list, "get": _get, "where": _where, "show": _show}[options.action]
+    if options.action == "show" and options.name is None:
+        raise SpecError("data show: name a table, such as shops.csv")
     if options.action == "get" and options.name is None:
         msg = f"data get: name a data set; known: {', '.join(registry.CATALOGUE)}"
         raise SpecError(msg)
@@ -96,6 +99,20 @@ def _where(options: Namespace) -> int:
         emit_json(found)
     else:
         emit("\n".join(found))
+    return 0
+
+
+def _show(options: Namespace) -> int:
+    """Print what ``chronofed init`` finds in a table, and write nothing."""
+    from chronofed.cli.init import as_json, show
+    from chronofed.core.paths import expand
+    from chronofed.data.proposal import Wishes, look_at
+
+    findings = look_at(expand(options.name), Wishes())
+    if options.json:
+        emit_json(as_json(findings))
+    else:
+        show(findings)
     return 0
 
 

@@ -15,6 +15,7 @@ EXTRAS = {
     "optuna": "sweep",
     "flwr": "flower",
     "tensorboard": "track",
+    "onnx": "onnx",
     "playwright": "browser",
 }
 

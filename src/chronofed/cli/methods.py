@@ -2,27 +2,34 @@
 
 import re
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chronofed.cli.options import add_json
-from chronofed.cli.output import emit, emit_json
+from chronofed.cli.output import emit, emit_json, width
+from chronofed.core.errors import SpecError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from chronofed.core.config import Kind
 
 GROUP = "settings and data"
-HELP = "list backbones, memories and weights, and what they need"
+HELP = "list backbones, memories and weights, or show one of them"
 
-CAPTION = (
-    "Costs are measured on a small run, in units of the model size: sent down to and up from a client each "
-    "round, and kept by a client or by the server (memories on the server: for each client and remembered "
-    "round). A Taylor memory costs the share that its layers have in the model."
+# Longer lines of text are hard to read.
+WIDEST = 80
+MORE = (
+    "Any backbone goes with any memory and any weights. Stateless: clients need not come back. "
+    "chronofed methods NAME shows the settings of one, its needs, costs and reference."
 )
+COSTS = "measured on a small run, in models; memories: for each data set or record"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
+    text = "show everything about this one, e.g. fedprox or core-set (default: list all)"
+    parser.add_argument("name", nargs="?", metavar="NAME", help=text)
     add_json(parser)
 
 
@@ -36,56 +43,133 @@ def families() -> "Mapping[str, type[Kind]]":
 
 
 def run(options: Namespace) -> int:
-    """List the parts of methods, what each needs, and whether stateless clients can serve it."""
-    from rich.table import Table
-
+    """List the parts of methods, or show one of them."""
     from chronofed.core.spec_io import alternatives
 
-    bases = families()
-    rows = [
-        describe(family, name, cls)
-        for family, base in bases.items()
+    known = [
+        (family, name, cls)
+        for family, base in families().items()
         for name, cls in alternatives(base).items()
     ]
-    if options.json:
-        emit_json(rows)
-        return 0
-    title = "method = backbone x memory x weights: any combines with any"
-    table = Table(header_style="bold", title=title, caption=CAPTION)
-    for heading in (
-        "part",
-        "kind",
-        "settings",
-        "needs",
-        "stateless clients",
-        "costs",
-        "what it does",
-    ):
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        settings = "\n".join(f"{k}={v}" for k, v in row["settings"].items()) or "-"
-        stateless = "yes" if row["stateless"] else "no"
-        table.add_row(
-            row["part"],
-            row["kind"],
-            settings,
-            row["needs"],
-            stateless,
-            _show(row["costs"]),
-            row["about"],
-        )
-        if row["kind"] == list(alternatives(bases[row["part"]]))[-1]:
-            table.add_section()
-    emit(table)
+    if options.name is not None:
+        part = find(options.name, known)
+        _show(part, options.json)
+    elif options.json:
+        emit_json([_whole(part) for part in known])
+    else:
+        _list(known)
     return 0
 
 
-def _show(costs: Mapping[str, Any] | None) -> str:
-    if costs is None:
-        return "-"
-    parts = [f"down {costs['down_models']:g}", f"up {costs['up_models']:g}"]
-    parts += [f"client {costs['client_models']:g}"] if costs["client_models"] else []
-    parts += [f"server {costs['server_models']:g}"] if costs["server_models"] else []
+def find(
+    wanted: str, known: "Sequence[tuple[str, str, type[Kind]]]"
+) -> "tuple[str, str, type[Kind]]":
+    """Return the part of this name.
+
+    Raises:
+        SpecError: If there is none, with the nearest names.
+    """
+    from difflib import get_close_matches
+
+    names = [name for _, name, _ in known]
+    if wanted in names:
+        return known[names.index(wanted)]
+    near = get_close_matches(wanted, names, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else "list all with: chronofed methods"
+    raise SpecError(f"methods {wanted}: no such backbone, memory or weights; {hint}")
+
+
+def _list(known: "Sequence[tuple[str, str, type[Kind]]]") -> None:
+    from rich.text import Text
+
+    rows = [describe(*part) for part in known]
+    longest = max(len(row["kind"]) for row in rows)
+    for family in families():
+        emit(_table(family, [row for row in rows if row["part"] == family], longest))
+        emit("")
+    emit(Text(MORE))
+
+
+def _table(family: str, rows: Sequence[Mapping[str, Any]], longest: int) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column(family, no_wrap=True, min_width=longest)
+    table.add_column("stateless", no_wrap=True)
+    table.add_column("what it does")
+    for row in rows:
+        table.add_row(row["kind"], _stateless(row), Text(row["about"]))
+    return table
+
+
+def _stateless(row: Mapping[str, Any]) -> str:
+    if "backbone" in row["settings"]:
+        return "as inner"
+    return "yes" if row["stateless"] else "no"
+
+
+def _show(part: "tuple[str, str, type[Kind]]", as_json: bool) -> None:
+    from rich.text import Text
+
+    row = _whole(part)
+    if as_json:
+        emit_json(row)
+    else:
+        emit(Text("\n".join(_lines(row, part[2]))))
+
+
+def _lines(row: Mapping[str, Any], cls: "type[Kind]") -> Iterator[str]:
+    """Lay out everything about one part for a terminal."""
+    from chronofed.cli.spec import plain
+    from chronofed.runs.spec_reference import summary
+
+    yield f"{row['part']} {row['kind']}"
+    yield from _wrapped("", plain(summary(cls)), 2)
+    yield ""
+    reasons = {"no": "no: clients must come back", "as inner": "as its backbone is"}
+    stateless = reasons.get(_stateless(row), "yes")
+    facts = {"needs": row["needs"], "stateless": stateless, "reference": row["reference"] or "-"}
+    if row["costs"] is not None:
+        facts |= {"costs": f"{shown_costs(row['costs'])} ({COSTS})"}
+    for name, text in sorted(facts.items()):
+        yield from _wrapped(name, text, 13)
+    yield from _settings(cls)
+
+
+def _settings(cls: "type[Kind]") -> Iterator[str]:
+    from chronofed.cli.spec import plain
+    from chronofed.runs.spec_reference import keys
+
+    found = keys(cls)
+    yield from ("", "settings" if found else "no settings")
+    for key in found:
+        kind = plain(key.type) if key.section is None else f"[{key.section.place}]"
+        default = "required" if key.default == "required" else f"default: {plain(key.default)}"
+        yield from _wrapped(key.name, f"{kind}; {default}", 4 + max(len(k.name) for k in found))
+        yield from _wrapped("", plain(key.meaning), 6)
+
+
+def _wrapped(name: str, text: str, indent: int) -> list[str]:
+    """Wrap text beside a name, which is indented itself."""
+    from textwrap import wrap
+
+    first = f"  {name}".ljust(indent) if name else " " * indent
+    room = min(width(), WIDEST)
+    return wrap(
+        text,
+        room,
+        initial_indent=first,
+        subsequent_indent=" " * indent,
+        break_on_hyphens=False,
+    )
+
+
+def shown_costs(costs: Mapping[str, Any]) -> str:
+    """Put the costs of a part into a few words."""
+    parts = [f"{costs['down_models']:g} down and {costs['up_models']:g} up a round"]
+    parts += [f"{costs['client_models']:g} on a client"] if costs["client_models"] else []
+    parts += [f"{costs['server_models']:g} more on the server"] if costs["server_models"] else []
     return ", ".join(parts) + (", samples on the client" if costs["client_samples"] else "")
 
 
@@ -102,16 +186,23 @@ def describe(family: str, name: str, cls: type[Any]) -> dict[str, Any]:
         },
         "needs": _needs(cls, on_client),
         "stateless": not on_client,
-        "costs": _costs(family, cls),
         "about": _about(cls),
         "reference": getattr(cls, "reference", ""),
     }
 
 
+def _whole(part: "tuple[str, str, type[Kind]]") -> dict[str, Any]:
+    """Describe one part, and measure its costs."""
+    family, _, cls = part
+    return {**describe(*part), "costs": _costs(family, cls)}
+
+
 def _about(cls: type[Any]) -> str:
     """Return the first line of the docstring, without references to labels."""
+    from chronofed.cli.spec import plain
+
     lines = (cls.__doc__ or cls.__name__).strip().splitlines()
-    return re.sub(r"(, :math:`.*`| \(``.*?``\))", "", lines[0])
+    return plain(re.sub(r"(, :math:`.*`| \(``.*?``\))", "", lines[0]))
 
 
 def _default(field: Any) -> Any:

@@ -82,6 +82,14 @@ def add_json(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
+def add_trust_code(parser: ArgumentParser) -> None:
+    """Add a permission to run code that a model names."""
+    text = (
+        "import the code of yours that builds the model; only if you trust where the model is from"
+    )
+    parser.add_argument("--trust-code", action="store_true", help=text)
+
+
 def check_spec(path: Path) -> None:
     """Report a spec that cannot be read, before torch is imported to understand it.
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from chronofed.core.config import Fraction, Kind
 from chronofed.core.types import Samples
 from chronofed.data.preparation import Preparation, Settled, Target
+from chronofed.data.scales import Scales
 
 Codes = NDArray[np.int64]
 EvaluateOn = Literal["test", "validation"]
@@ -66,6 +67,7 @@ class Dataset:
         notes: Rows that were left out and values that were filled in, one line each.
         validation: Samples to choose settings by, if some are held out for that.
         preparation: How the columns of a table became features and classes.
+        scales: How far the features of every period lie from what the preparation was fitted on.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Dataset:
     notes: tuple[str, ...] = ()
     validation: Samples | None = None
     preparation: Preparation | None = None
+    scales: Scales | None = None
 
     def evaluated_on(self, purpose: EvaluateOn) -> "Dataset":
         """Return the data to evaluate on as its test samples.

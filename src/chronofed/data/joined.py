@@ -46,7 +46,8 @@ def join(parts: Sequence[Columns]) -> Columns:
     arrays = {name: _joined(name, parts) for name in first.arrays}
     ends = np.cumsum([part.rows(first.arrays) for part in parts]).tolist()
     untyped = any(part.untyped for part in parts)
-    return _Joined(first.path, arrays, None, untyped, tuple(parts), tuple(ends))
+    zoned = first.zoned.union(*(part.zoned for part in others))
+    return _Joined(first.path, arrays, None, untyped, zoned, tuple(parts), tuple(ends))
 
 
 def _joined(name: str, parts: Sequence[Columns]) -> NDArray[Any] | Categorical:

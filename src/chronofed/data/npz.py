@@ -11,6 +11,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from chronofed.core.errors import DataError
+from chronofed.data.cells import cleaned
 from chronofed.data.columns import Categorical, Columns
 from chronofed.data.limits import check_bytes, check_columns
 
@@ -26,8 +27,8 @@ _DAMAGE = (
 )
 
 
-def read_npz(path: Path) -> Columns:
-    """Read all arrays of an npz file.
+def read_npz(path: Path, missing: frozenset[str] = frozenset()) -> Columns:
+    """Read all arrays of an npz file; texts that are ``missing`` become empty.
 
     Raises:
         DataError: If it is damaged, holds pickled objects, or promises more than fits into memory.
@@ -40,7 +41,7 @@ def read_npz(path: Path) -> Columns:
         members = [entry for entry in archive.infolist() if entry.filename.endswith(_MEMBER)]
         check_columns(path, len(members))
         check_bytes(path, sum(entry.file_size for entry in members))
-        return Columns(path, dict(_array(path, archive, entry) for entry in members))
+        return Columns(path, dict(_array(path, archive, entry, missing) for entry in members))
 
 
 def _kind(path: Path) -> str:
@@ -50,7 +51,7 @@ def _kind(path: Path) -> str:
 
 
 def _array(
-    path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo
+    path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo, missing: frozenset[str]
 ) -> tuple[str, NDArray[Any] | Categorical]:
     name = entry.filename.removesuffix(_MEMBER)
     where = f"{path}: array {name!r}"
@@ -72,7 +73,7 @@ def _array(
         raise DataError(f"{where} is damaged ({first_line(error)})") from None
     if array.dtype.kind == "U" and array.ndim == 1:
         distinct, codes = np.unique(array, return_inverse=True)
-        return name, Categorical([cell.strip() for cell in distinct.tolist()], codes)
+        return name, Categorical([cleaned(cell, missing) for cell in distinct.tolist()], codes)
     return name, array
 
 

@@ -25,12 +25,13 @@ class Period:
     length: float = 1
 
     @classmethod
-    def parse(cls, text: str) -> "Period":
-        """Read ``month``, ``10 days``, ``50 rows`` or ``50``.
+    def parse(cls, text: str | float) -> "Period":
+        """Read ``month``, ``10 days``, ``50 rows`` or ``50``, which may be a number.
 
         >>> Period.parse("50 rows")
         Period(unit='rows', length=50.0)
         """
+        text = text if isinstance(text, str) else f"{text:.15g}"
         if text in _CALENDAR:
             return cls(text)
         window = re.fullmatch(r"(\d{1,9}) (row|day)s?|(\d{1,15}(?:\.\d{1,9})?)", text, re.ASCII)

@@ -14,45 +14,50 @@ Nothing that a row becomes depends on later periods: scaling and categories are 
 (:mod:`chronofed.data.preparation`), clients and classes are numbered in the order in which they appear.
 """
 
-import re
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
-from decimal import Decimal
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import torch
+from msgspec.structs import force_setattr
 from numpy.typing import NDArray
 
-from chronofed.core.config import Count, Fraction, Natural
+from chronofed.core.config import Count, Fraction, Integer, Natural, Positive
 from chronofed.core.errors import DataError
 from chronofed.core.paths import expand
 from chronofed.core.types import Samples
-from chronofed.data.columns import Column, Columns, missing
-from chronofed.data.dataset import Codes, Dataset, DataSettings, Origin
-from chronofed.data.encoding import Tally, encode_features, known_codes
-from chronofed.data.fitting import by_first_appearance, fit_features
+from chronofed.data.cells import MISSING, format_problem
+from chronofed.data.classes import OTHER, ClassRule
+from chronofed.data.columns import Columns
+from chronofed.data.dataset import Codes, Dataset, DataSettings
+from chronofed.data.drifting import drift_notes, measure_scales
+from chronofed.data.encoding import Tally, encode_parts
+from chronofed.data.fitting import fit_features
 from chronofed.data.holdout import TEST_SHARE, Holdout, Mask, Rule, Split
 from chronofed.data.joined import join
-from chronofed.data.periods import Period, rank_within
+from chronofed.data.lags import lag_name
+from chronofed.data.periods import Period
 from chronofed.data.preparation import Preparation, Settled
-from chronofed.data.readers import read
+from chronofed.data.readers import Reading, read
+from chronofed.data.rows import RowRule, Rows
 from chronofed.data.target import TargetColumn, TaskChoice, scaled_numbers
+from chronofed.data.zones import find_zone
 
 FIT_ROWS = 100
 """Training rows that the first periods should have to fit scaling and categories on."""
 
 
 class Table(DataSettings, tag="table"):
-    """A CSV, Parquet or npz file with a client column and a time column.
+    """A CSV, Parquet or npz file, or a query to a database, with a client column and a time column.
 
     Attributes:
-        path: The file; a relative path starts at the folder given to :meth:`load`.
+        path: The file, or a folder of Parquet files; a relative path starts at the folder given to
+            :meth:`load`.
         more: Further files with the same columns, whose rows are added to those of the file.
         target: Column to predict: integers or text, one class each; or numbers (``task``).
-        client: Column with the client of a row.
+        client: Column with the client of a row; empty if all rows belong to one client, ``all``.
         time: Column with the time of a row; empty for the order of the rows in the file.
         features: Columns to predict from; by default all others, in an npz file the array ``x``.
         period: Rule that splits time, e.g. ``month``, ``10 days``, ``50`` or ``50 rows``.
@@ -69,13 +74,25 @@ class Table(DataSettings, tag="table"):
         fit_periods: Number of first periods on whose training rows scaling, categories and the rule for missing
             values are fitted; they are then applied unchanged to all later rows. By default as many as hold 100
             training rows.
-        classes: All classes in order. By default those of the file, in the order in which they appear; give
-            them if classes may come that the file does not have yet.
+        classes: All classes in order. By default those of the periods that are fitted on, sorted.
         min_rows: Smallest number of rows of a client in a period; smaller groups are left out.
         growing: True if rows are still being added to the last period: it is left out until a later one begins.
         task: ``classification``: the target has classes. ``regression``: it has numbers, which are scaled by
             mean and deviation of the rows that everything is fitted on. ``auto``: these rows decide: text, and
             at most 20 different whole numbers, are classes, and numbers with a fraction are numbers.
+        other_class: True to add a class named ``other``, which takes all classes that are not listed, or not
+            there in the periods that are fitted on; without it they are an error.
+        missing: Texts that stand for a missing value, beside the empty cell.
+        date_format: Format of the dates in the time column, as of Python's ``strptime``, e.g. ``%d/%m/%Y``; by
+            default the usual ways to write dates.
+        time_zone: Place whose calendar splits time, e.g. ``Australia/Sydney``, for dates with an offset from
+            UTC. Dates without an offset are in this zone already.
+        lags: Earlier values to add as features: 1 is the value of the client's row before the one that is
+            predicted, in its own order of time.
+        lag_columns: Columns whose earlier values are added; by default the target.
+        horizon: Number of the client's rows between the row whose features are known and the row that is
+            predicted, to whose time the sample belongs.
+        query: For a database: one ``SELECT`` that returns the rows.
     """
 
     path: str
@@ -83,39 +100,98 @@ class Table(DataSettings, tag="table"):
     client: str = "client"
     time: str = "time"
     features: tuple[str, ...] = ()
-    period: str = "month"
+    period: str | Positive = "month"
     test: Fraction | None = None
     holdout: Rule = "blocks"
     holdout_gap: Natural = 0
     standardise: bool = True
     fit_periods: Count | None = None
-    classes: tuple[str, ...] = ()
+    classes: tuple[str | Integer, ...] = ()
     min_rows: Count = 1
     more: tuple[str, ...] = ()
     growing: bool = False
     task: TaskChoice = "auto"
+    other_class: bool = False
+    missing: tuple[str, ...] = MISSING
+    date_format: str = ""
+    time_zone: str = ""
+    lags: tuple[Count, ...] = ()
+    lag_columns: tuple[str, ...] = ()
+    horizon: Natural = 0
+    query: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # Numbers mean the same as their texts, and both are the same settings.
+        if not isinstance(self.period, str):
+            force_setattr(self, "period", f"{self.period:.15g}")
+        force_setattr(self, "classes", tuple(str(each) for each in self.classes))
+        for setting, problem in (*self._problems(), *self._forecast_problems()):
+            raise ValueError(f"Table.{setting}: {problem}")
+
+    def _problems(self) -> Iterator[tuple[str, str]]:
+        """Yield the settings that are wrong, and why."""
         unit = Period.parse(self.period).unit
         if not self.time and unit not in ("rows", "units"):
-            msg = f"Table.period: {self.period!r} needs a time column; without one use '50 rows'"
-            raise ValueError(msg)
+            yield "period", f"{self.period!r} needs a time column; without one use '50 rows'"
         if self.target in self.features:
-            msg = f"Table.features: {self.target!r} is the target and cannot be a feature"
-            raise ValueError(msg)
+            yield "features", f"{self.target!r} is the target and cannot be a feature"
         if self.holdout_gap and self.holdout == "random":
-            msg = "Table.holdout_gap: random rows have no gap around them; use holdout = 'blocks'"
-            raise ValueError(msg)
+            yield (
+                "holdout_gap",
+                "random rows have no gap around them; use holdout = 'blocks'",
+            )
         if self.growing and unit == "rows":
-            msg = "Table.growing: windows of rows end at different times; use min_rows for full windows"
-            raise ValueError(msg)
+            yield (
+                "growing",
+                "windows of rows end at different times; use min_rows for full windows",
+            )
         if self.classes and not 1 < len(self.classes) == len(set(self.classes)):
-            msg = f"Table.classes: expected at least two different ones, not {list(self.classes)}"
-            raise ValueError(msg)
-        if self.classes and self.task == "regression":
-            msg = "Table.classes: a regression predicts numbers and has no classes; leave them out"
-            raise ValueError(msg)
+            yield (
+                "classes",
+                f"expected at least two different ones, not {list(self.classes)}",
+            )
+        yield from self._class_problems()
+
+    def _class_problems(self) -> Iterator[tuple[str, str]]:
+        if self.other_class and OTHER in self.classes:
+            yield "other_class", f"adds a class {OTHER!r}, which classes lists already"
+        if self.task == "regression" and (self.classes or self.other_class):
+            setting = "classes" if self.classes else "other_class"
+            yield setting, "a regression predicts numbers and has no classes; leave them out"
+
+    def _forecast_problems(self) -> Iterator[tuple[str, str]]:
+        """Yield the settings of time and forecasts that are wrong, and why."""
+        early = [lag for lag in self.lags if lag < self.horizon]
+        if early:
+            yield (
+                "lags",
+                f"{early[0]} is not known {self.horizon} rows ahead (horizon); lags count from the row that "
+                f"is predicted: use {self.horizon} or more",
+            )
+        if len(set(self.lags)) < len(self.lags):
+            yield "lags", f"expected different ones, not {list(self.lags)}"
+        if self.lag_columns and not self.lags:
+            yield "lag_columns", "needs lags, such as lags = [1, 2]"
+        if self.query and not self.time and "order by" not in " ".join(self.query.lower().split()):
+            yield "query", "without a time column, the order of rows is the time: add ORDER BY"
+        yield from self._date_problems()
+
+    def _date_problems(self) -> Iterator[tuple[str, str]]:
+        if self.time_zone:
+            try:
+                find_zone(self.time_zone)
+            except ValueError as error:
+                yield "time_zone", str(error)
+        if self.date_format and (problem := format_problem(self.date_format)):
+            yield "date_format", problem
+
+    def read(self, folder: Path | None) -> Columns:
+        """Read the file, and those that came later."""
+        text = frozenset([self.client] if self.client else [])
+        how = Reading(frozenset(self.missing), text, self.query)
+        files = [(folder or Path()) / expand(name) for name in (self.path, *self.more)]
+        return join([read(file, reading=how) for file in files])
 
     @property
     def timed(self) -> bool:
@@ -132,10 +208,9 @@ class Table(DataSettings, tag="table"):
 
     def load_settled(self, folder: Path | None, seed: int, settled: Settled) -> Dataset:
         """Read the file with what earlier training has settled."""
-        files = [(folder or Path()) / expand(name) for name in (self.path, *self.more)]
-        columns = join([read(file) for file in files])
         notes: list[str] = []
-        rows = self._rows(columns, notes).only(settled.periods, columns.path)
+        columns, rows = self.choose_rows(self.read(folder), notes)
+        rows = rows.only(settled.periods, columns.path)
         split = self._split(rows, seed, notes)
         if settled.preparation is None:
             preparation, y = self._fit(columns, rows, split.train, notes)
@@ -143,20 +218,47 @@ class Table(DataSettings, tag="table"):
             preparation = settled.preparation
             y = self._prepared_targets(columns, rows, preparation)
         tally: Tally = Counter()
-        x = encode_features(columns, preparation.features, rows.place, tally)
+        picks = (split.train, split.validation, split.test)
+        parts = [rows.source[pick] for pick in picks]
+        blocks = encode_parts(columns, preparation.features, parts, tally)
         notes += _told(tally)
+        scales = measure_scales(
+            columns, preparation, parts[0], rows.period[split.train], rows.periods
+        )
+        notes += drift_notes(scales)
         train, validation, test = (
-            Samples(torch.from_numpy(x[pick]), torch.from_numpy(y[pick]))
-            for pick in (split.train, split.validation, split.test)
+            Samples(torch.from_numpy(x), torch.from_numpy(y[pick]))
+            for x, pick in zip(blocks, picks, strict=True)
         )
         name, classes, origin = (
             columns.path.stem,
             preparation.classes,
             rows.origin(split, self.holdout_gap),
         )
-        return Dataset(name, train, test, classes, origin, tuple(notes), validation, preparation)
+        return Dataset(
+            name, train, test, classes, origin, tuple(notes), validation, preparation, scales
+        )
 
-    def _split(self, rows: "_Rows", seed: int, notes: list[str]) -> Split:
+    def choose_rows(self, columns: Columns, notes: list[str]) -> tuple[Columns, Rows]:
+        """Return the table with columns for lags, and its rows in time order."""
+        keys = [key for key in (self.target, self.client, self.time) if key]
+        columns.rows([*keys, *self._plain_features(columns)])
+        rule = RowRule(
+            self.target,
+            self.client,
+            self.time,
+            Period.parse(self.period),
+            self.date_format,
+            find_zone(self.time_zone) if self.time_zone else None,
+            self.lags,
+            self._lagged,
+            self.horizon,
+            self.min_rows,
+            self.growing,
+        )
+        return rule.choose(columns, notes)
+
+    def _split(self, rows: Rows, seed: int, notes: list[str]) -> Split:
         """Choose the purpose of every row."""
         test = TEST_SHARE if self.test is None else self.test
         rule = Holdout(test, self.validation, self.holdout, self.holdout_gap)
@@ -174,11 +276,11 @@ class Table(DataSettings, tag="table"):
         return split
 
     def _fit(
-        self, columns: Columns, rows: "_Rows", train: Mask, notes: list[str]
+        self, columns: Columns, rows: Rows, train: Mask, notes: list[str]
     ) -> tuple[Preparation, Codes | NDArray[np.float32]]:
         """Fit the preparation on the first periods; return it with the class or number of every row."""
         periods = self._fitted_periods(rows.period[train], len(rows.periods))
-        fitted = rows.place[train & (rows.period < periods)]
+        fitted = rows.source[train & (rows.period < periods)]
         if len(fitted) < FIT_ROWS:
             some = f"{len(fitted)} training rows in {rows.names_until(periods)}"
             notes.append(f"scaling and categories are fitted on {some} only: see fit_periods")
@@ -190,30 +292,34 @@ class Table(DataSettings, tag="table"):
         if flat:
             where = rows.names_until(periods)
             notes.append(f"columns with a single value in {where} are always 0: {', '.join(flat)}")
-        column = TargetColumn(columns, self.target, fitted)
+        deciding = rows.place[train & (rows.period < periods)]
+        column = TargetColumn(columns, self.target, deciding)
         if column.is_regression("classification" if self.classes else self.task):
             numbers, target = column.scaled(rows.place)
             fit = (rows.periods[:periods], len(fitted))
             return Preparation(features, (), *fit, target), numbers
-        # Of the periods that are fitted on together, none is earlier.
-        since = np.maximum(rows.period - (periods - 1), 0)
-        y, classes = self._classes(columns, rows.place, fitted, since)
+        rule = ClassRule(self.target, tuple(map(str, self.classes)), self.other_class)
+        y, classes = rule.fit(columns, rows, deciding, periods)
         return Preparation(features, classes, rows.periods[:periods], len(fitted)), y
 
     def _prepared_targets(
-        self, columns: Columns, rows: "_Rows", preparation: Preparation
+        self, columns: Columns, rows: Rows, preparation: Preparation
     ) -> Codes | NDArray[np.float32]:
         """Return the class or number of every row by a preparation that is fixed; refuse others."""
         complaint = preparation.other_features(self._feature_names(columns))
-        if not complaint and self.classes and self.classes != preparation.classes:
-            complaint = f"data.classes are not those of the model: {', '.join(preparation.classes)}"
         if complaint:
             raise DataError(f"{columns.path}: {complaint}")
         if preparation.target is not None:
             return scaled_numbers(columns, preparation.target, rows.place)
-        first = rows.place[rows.period < max(len(preparation.periods), 1)]
+        known, listed = preparation.classes, tuple(map(str, self.classes))
+        named = known[:-1] if self.other_class and known[-1:] == (OTHER,) else known
+        if listed and listed != named:
+            complaint = f"data.classes are not those of the model: {', '.join(known)}"
+            raise DataError(f"{columns.path}: {complaint}")
+        periods = max(len(preparation.periods), 1)
         try:
-            return self._classes(columns, rows.place, first, rows.period, preparation.classes)[0]
+            rule = ClassRule(self.target, named, self.other_class)
+            return rule.fit(columns, rows, rows.place[rows.period < periods], periods)[0]
         except DataError as error:
             advice = "a trained model cannot learn another: start a new run with it in data.classes"
             raise DataError(f"{error}; {advice}") from None
@@ -225,126 +331,26 @@ class Table(DataSettings, tag="table"):
         total = np.cumsum(np.bincount(period, minlength=periods))
         return min(int(np.searchsorted(total, FIT_ROWS)) + 1, periods)
 
-    def _rows(self, columns: Columns, notes: list[str]) -> "_Rows":
-        """Return the rows that are used, in time order, with their clients and periods."""
-        place, who, when = self._known(columns, notes)
-        names = sorted(set(who.tolist()), key=_natural)
-        client = _coded(who, names)
-        order = np.lexsort((client, when))
-        place, client, when = place[order], client[order], when[order]
-        period = Period.parse(self.period)
-        number = period.numbers(when, client)
-        if self.growing:
-            # In time order, so the last row is in the last period.
-            begun = ~np.isin(number, number[-1:])
-            place, client, number = place[begun], client[begun], number[begun]
-            notes.append(f"{np.count_nonzero(~begun)} rows left out: their period is still growing")
-        large = _large_groups(client, number, self.min_rows, notes)
-        if not large.any():
-            reasons = "; ".join(notes) or "the file has none"
-            raise DataError(f"{columns.path}: no rows left: {reasons}")
-        numbers, code = np.unique(number[large], return_inverse=True)
-        periods = tuple(period.name(each) for each in numbers.tolist())
-        # By their first period, so that clients who join later do not change the numbers of others.
-        first = by_first_appearance(client[large], code)
-        clients = tuple(names[k] for k in first)
-        return _Rows(place[large], _coded(client[large], first), code, clients, periods)
-
-    def _known(self, columns: Columns, notes: list[str]) -> tuple[Codes, Column, Column]:
-        """Return position in the file, client and time of the rows with target, client and time."""
-        keys = [self.target, self.client, *([self.time] if self.time else [])]
-        count = columns.rows([*keys, *self._feature_names(columns)])
-        who = columns.text(self.client)
-        when = columns.times(self.time) if self.time else np.arange(count)
-        Period.parse(self.period).check(when, self.time)
-        kept = np.ones(count, dtype=np.bool_)
-        # Not strict: without a time column there is one key less, and nothing is missing.
-        gaps = (columns.missing(self.target), missing(who), missing(when))
-        for key, gap in zip(keys, gaps, strict=False):
-            lost = kept & gap
-            kept &= ~lost
-            if lost.any():
-                notes.append(f"{lost.sum()} rows left out: no {key}")
-        place = np.flatnonzero(kept)
-        return place, who[place], when[place]
+    @property
+    def _lagged(self) -> tuple[str, ...]:
+        return self.lag_columns or (self.target,)
 
     def _feature_names(self, columns: Columns) -> tuple[str, ...]:
-        if self.features:
-            return self.features
-        if columns.path.suffix.lower() == ".npz" and "x" in columns.arrays:
-            return ("x",)
-        keys = (self.target, self.client, self.time)
-        names = tuple(name for name in columns.arrays if name not in keys)
+        lags = (lag_name(name, lag) for name in self._lagged for lag in self.lags)
+        names = (*self._plain_features(columns), *lags)
         if not names:
             raise DataError(f"{columns.path}: no columns to predict {self.target!r} from")
         return names
 
-    def _classes(
-        self,
-        columns: Columns,
-        place: Codes,
-        fitted: Codes,
-        since: Codes,
-        fixed: tuple[str, ...] = (),
-    ) -> tuple[Codes, tuple[str, ...]]:
-        """Return the class of every row, and the names of the classes in order, unless they are fixed."""
-        target = columns.values(self.target, fitted)[place]
-        if target.dtype.kind == "M":
-            raise DataError(f"{columns.path}: target {self.target!r} holds dates, not classes")
-        broken = np.flatnonzero(target % 1 if target.dtype.kind == "f" else [])
-        if len(broken):
-            advice = "use whole numbers or text, or set data.task = 'regression'"
-            complaint = f"{target[broken[0]]} is not a class; {advice}"
-            raise columns.cell_error(self.target, int(place[broken[0]]), complaint)
-        # All rows count, not only those for training, so that all seeds have the same order.
-        found = by_first_appearance(target, since)
-        names = tuple(each if isinstance(each, str) else str(int(each)) for each in found)
-        known = fixed or self.classes
-        if not known and len(names) == 1:
-            complaint = f"target {self.target!r} has only one class, {names[0]!r}"
-            raise DataError(f"{columns.path}: {complaint}")
-        cells = np.array(names, dtype=object)[_coded(target, found)]
-        known = known or names
-        return known_codes(columns, self.target, place, cells, known, "class"), known
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Rows that are used, in time order, by their position in the file."""
-
-    place: Codes  # (n,)
-    client: Codes  # (n,)
-    period: Codes  # (n,)
-    clients: tuple[str, ...]
-    periods: tuple[str, ...]
-
-    def only(self, names: tuple[str, ...], path: Path) -> "_Rows":
-        """Return the rows of some periods; of all if none is named."""
-        if not names:
-            return self
-        wanted = np.isin(self.periods, names)
-        kept = wanted[self.period]
-        if not kept.any():
-            raise DataError(f"{path}: no rows of {names[0]} or of any later period that is known")
-        clients, client = np.unique(self.client[kept], return_inverse=True)
-        return _Rows(
-            self.place[kept],
-            client,
-            (np.cumsum(wanted) - 1)[self.period[kept]],
-            tuple(self.clients[k] for k in clients),
-            tuple(name for name, known in zip(self.periods, wanted, strict=True) if known),
-        )
-
-    def origin(self, split: Split, gap: int) -> Origin:
-        """Return client and period of the rows by purpose."""
-        masks = (split.train, split.test, split.validation)
-        train, test, validation = ((self.client[mask], self.period[mask]) for mask in masks)
-        return Origin(self.clients, self.periods, *train, *test, *validation, gap)
-
-    def names_until(self, count: int) -> str:
-        """Name the first periods in a few words."""
-        first, last = self.periods[0], self.periods[count - 1]
-        return first if count == 1 else f"{first} to {last}"
+    def _plain_features(self, columns: Columns) -> tuple[str, ...]:
+        """Return the features that are columns of the file."""
+        if self.features:
+            return self.features
+        if columns.path.suffix.lower() == ".npz" and "x" in columns.arrays:
+            return ("x",)
+        lags = {lag_name(name, lag) for name in self._lagged for lag in self.lags}
+        keys = {self.target, self.client, self.time, *lags}
+        return tuple(name for name in columns.arrays if name not in keys)
 
 
 def _told(tally: Tally) -> list[str]:
@@ -355,28 +361,3 @@ def _told(tally: Tally) -> list[str]:
         "other": "unknown categories, which were not there at first: counted as 'other'",
     }
     return [f"{tally[key]} {words}" for key, words in lines.items() if tally[key]]
-
-
-def _large_groups(client: Codes, number: Column, least: int, notes: list[str]) -> Mask:
-    """Return a mask of the rows whose client has at least this number of rows in their period."""
-    _, period = np.unique(number, return_inverse=True)
-    rank, size = rank_within(period * (client.max(initial=0) + 1) + client)
-    small = size < least
-    if small.any():
-        groups = np.count_nonzero(small & (rank == 0))
-        notes.append(f"{small.sum()} rows left out: {groups} client-periods below {least} rows")
-    return ~small
-
-
-def _coded(cells: Column, order: Iterable[object]) -> Codes:
-    """Return the position of every cell in ``order``."""
-    position = {value: place for place, value in enumerate(order)}
-    return np.fromiter(map(position.__getitem__, cells.tolist()), np.int64, len(cells))
-
-
-def _natural(name: str) -> tuple[int, Decimal, list[str | int], str]:
-    """Return a sort key: numbers by value, before text; in text, ``s2`` comes before ``s10``."""
-    if re.fullmatch(r"-?\d+(\.\d+)?", name, re.ASCII):
-        return 0, Decimal(name), [], name
-    parts = re.split(r"(\d+)", name, flags=re.ASCII)
-    return 1, Decimal(0), [int(p) if k % 2 else p for k, p in enumerate(parts)], name

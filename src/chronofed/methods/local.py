@@ -11,6 +11,7 @@ import torch
 from torch import Generator, Tensor
 
 from chronofed.core.config import Config, Count, Decay, Fraction, NonNegative, Positive
+from chronofed.core.errors import IncompatibleError
 from chronofed.core.types import Batch, Objective, Record, Samples, Vector
 from chronofed.methods.optimizers import State, adamw_, adamw_state, clip_, sgd_, sgd_state
 from chronofed.methods.schedules import LearningRateSchedule
@@ -296,6 +297,18 @@ def named_states(descents: Iterable[State]) -> Record:
     return {
         f"{k}.{name}": tensor for k, state in enumerate(descents) for name, tensor in state.items()
     }
+
+
+def one_client(local: Local) -> ClientLocal:
+    """Return the local problem of a single client, with its samples and its past.
+
+    Raises:
+        IncompatibleError: For many clients at once.
+    """
+    if not isinstance(local, ClientLocal):
+        msg = "engine batched: this works on one client at a time; remove @stacked from the method that uses it"
+        raise IncompatibleError(msg)
+    return local
 
 
 def _whole(pool: Pool) -> Iterator[tuple[Tensor, Tensor]]:

@@ -117,7 +117,9 @@ class ResNet18(ModelSettings, tag="resnet18"):
 
 
 class Custom(ModelSettings, tag="custom"):
-    """The user's own model: a function of ``shape=``, ``classes=`` (1 for a regression) and the options.
+    """The user's own model: a function that takes ``shape=``, ``classes=`` and the options.
+
+    For a regression ``classes`` is 1.
 
     Attributes:
         factory: The function: ``package.module:function``.

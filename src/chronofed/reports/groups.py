@@ -14,7 +14,7 @@ from chronofed.training.measure import Column, MeasureDisplay, TaskName
 from chronofed.training.measures import MEASURES, of_tasks, task_of
 
 # Keys in which repetitions of one experiment may differ.
-SAME_RESULT = ("name", "seed", "checkpoint", "track")
+SAME_RESULT = ("name", "seed", "checkpoint", "card", "track")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from math import isclose
 from typing import Any
 
 from chronofed.reports.groups import Group
+from chronofed.reports.spread import Spread
 from chronofed.training.measure import HEADLINE, Column
 
 
@@ -25,9 +26,8 @@ class Reference:
 
     def text(self, column: Column) -> str:
         """Write the number in its column, and nothing in others."""
-        if column.key != self.key:
-            return ""
-        return f"{column.scale * self.mean:.{column.digits}f}"
+        found = Spread.of([self.mean]) if column.key == self.key else None
+        return "" if found is None else found.text(column.digits, column.scale)
 
 
 def references(groups: Sequence[Group]) -> list[Reference]:

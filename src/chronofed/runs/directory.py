@@ -13,6 +13,7 @@
 ``times.jsonl``            wall-clock seconds, which differ from run to run
 ``scenario.json``          who holds which classes when, for reports without the data
 ``preparation.json``       for a table: how its columns became features and classes
+``scales.json``            for a table: how far the features of every period lie from what was fitted
 ``periods.json``           for a table: digests of its rows by period
 ``extensions.jsonl``       one line for every time that a finished run went on: new periods, files, rounds
 ``extending.json``         an extension that is being written down; ``extend`` and ``resume`` finish it
@@ -21,6 +22,7 @@
 ``flower.json``            on Flower only: the name under which clients keep their state of this run
 ``events.jsonl``           on Flower only: who joined, failed, came late or was refused
 ``checkpoints/``           the latest snapshots
+``model/``                 the trained model, ready for use (:mod:`chronofed.runs.model_files`)
 ``summary.json``           written last: its presence means that the run is finished
 ``failure.json``           the error that stopped the run, until it is resumed
 ``lock``, ``running``      held while a process runs the run
@@ -287,6 +289,10 @@ class RunDirectory:
     def describe_preparation(self, content: bytes) -> None:
         """Record how the columns of a table became features and classes."""
         write_atomic(self.path / "preparation.json", content)
+
+    def describe_scales(self, content: bytes) -> None:
+        """Record how far the features of every period lie from what the preparation was fitted on."""
+        write_atomic(self.path / "scales.json", content)
 
     def describe_periods(self, content: bytes) -> None:
         """Record digests of the table's rows by period."""

@@ -22,6 +22,7 @@ from chronofed.runs.environment import environment
 from chronofed.runs.extension import recover, settled
 from chronofed.runs.identity import ChangedError
 from chronofed.runs.load_spec import load_run
+from chronofed.runs.model_files import leave_model, remove_model
 from chronofed.runs.recorder import Recorder
 from chronofed.runs.rehearsal import rehearse
 from chronofed.runs.restore import apply, check_identity, find_start, finished_summary
@@ -225,8 +226,11 @@ def _train(
     experiment, timer = built.experiment, PhaseTimer()
     guess = built.task.guess_loss()
     done = latest.round if latest else 0
+    remove_model(directory, built)
     if built.task.data.preparation is not None:
         directory.describe_preparation(built.task.data.preparation.to_json())
+    if built.task.data.scales is not None:
+        directory.describe_scales(built.task.data.scales.to_json())
     if built.periods is not None:
         directory.describe_periods(built.periods.to_json())
     directory.describe_scenario(describe(built.scenario, built.task.data, built.rounds))
@@ -264,6 +268,7 @@ def _train(
         with timer("baselines"):
             summary |= compare_with_baselines(directory, built, history)
     summary |= _seconds(recorder.seconds())
+    leave_model(directory, built, summary)
     directory.finish(summary)
     tracker.finish(summary)
     return summary

@@ -31,10 +31,19 @@ from chronofed.training.stopping import Stop
 
 FOREVER = sys.maxsize
 """Number of rounds of a run without end."""
+NO_RESULT = (
+    "name",
+    "card",
+    "checkpoint",
+    "engine",
+    "workers",
+    "state_cache_mb",
+    "device",
+    "track",
+)
+"""Settings that do not decide the result."""
 LONGEST_NAME = 120
 """Characters of an experiment's name in the name of its directory."""
-NO_RESULT = ("name", "checkpoint", "engine", "workers", "state_cache_mb", "device", "track")
-"""Settings that do not decide the result."""
 Workers = Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS)]
 
 
@@ -48,6 +57,20 @@ class Checkpoint(Config):
 
     every: Count = 10
     keep: Count = 2
+
+
+class Card(Config):
+    """Words of yours in the model card, ``model/README.md`` of a run.
+
+    Attributes:
+        licence: Licence of the model, such as ``CC-BY-4.0``.
+        intended_use: What the model is for.
+        limits: What it must not be used for, and where it fails.
+    """
+
+    licence: str = ""
+    intended_use: str = ""
+    limits: str = ""
 
 
 class Experiment(Config):
@@ -66,6 +89,7 @@ class Experiment(Config):
         train: How clients train.
         evaluate: When and on what the model is evaluated.
         checkpoint: How often the state is saved.
+        card: Words of yours about the model.
         stop: When to end before the last round; by default never.
         deletions: Data to be forgotten from some round on.
         start: Model to start from instead of a random one: a run directory, a ``model`` folder of one, or a
@@ -95,6 +119,7 @@ class Experiment(Config):
     train: Train = Train()
     evaluate: Evaluate = Evaluate()
     checkpoint: Checkpoint = Checkpoint()
+    card: Card = Card()
     deletions: tuple[Deletion, ...] = ()
     start: str | None = None
     engine: str = AUTO

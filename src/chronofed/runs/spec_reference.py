@@ -155,7 +155,7 @@ def _words(hint: Any) -> str:
     if origin is Literal:
         return " or ".join(f'``"{part}"``' for part in parts)
     if origin is tuple and parts[1:] == (...,):
-        return f"list of ({_words(parts[0])})"
+        return f"list of ({type_words(parts[0])})"
     if origin is tuple:
         return f"list: {', '.join(map(_words, parts))}"
     if origin is dict:

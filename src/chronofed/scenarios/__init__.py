@@ -1,6 +1,7 @@
 """Scenarios: the clients that take part in each round, and their data."""
 
 from chronofed.scenarios.base import Indices, Plan, Presence, Scenario, Stream, Visit
+from chronofed.scenarios.cycles import Blocks, Diurnal
 from chronofed.scenarios.membership import (
     NEVER,
     Available,
@@ -21,6 +22,8 @@ from chronofed.scenarios.window import Window, WindowStream
 __all__ = [
     "NEVER",
     "Available",
+    "Blocks",
+    "Diurnal",
     "Everyone",
     "FixedClients",
     "Indices",

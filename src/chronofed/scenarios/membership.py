@@ -68,7 +68,7 @@ class FixedClients(Membership, tag="fixed-clients"):
 
     def check(self, clients: int) -> None:
         """Check that all named clients exist."""
-        _check_names("fixed-clients", max(self.clients), clients)
+        check_names("fixed-clients", max(self.clients), clients)
 
 
 class Schedule(Membership, tag="schedule"):
@@ -105,7 +105,7 @@ class Schedule(Membership, tag="schedule"):
 
     def check(self, clients: int) -> None:
         """Check that all listed clients exist."""
-        _check_names("schedule", max((i for i, _, _ in self.spans), default=0), clients)
+        check_names("schedule", max((i for i, _, _ in self.spans), default=0), clients)
 
 
 class Available(Membership, tag="available"):
@@ -159,7 +159,8 @@ def _within(round_: int, joins: int, leaves: int) -> bool:
     return joins <= round_ and (leaves == NEVER or round_ < leaves)
 
 
-def _check_names(kind: str, highest: int, clients: int) -> None:
+def check_names(kind: str, highest: int, clients: int) -> None:
+    """Raise :class:`~chronofed.core.errors.SpecError` if a membership names a client that does not exist."""
     if highest >= clients:
         msg = (
             f"membership '{kind}' names client {highest}, but there are {clients}: "

@@ -23,7 +23,7 @@ class Costs:
     Attributes:
         down_models: Sent to a client per round.
         up_models: Sent back per round.
-        client_models: Kept by a client, without samples.
+        client_models: Kept by a client, without samples; by a memory, per remembered data set.
         server_models: Kept by the server beside the model, per remembered client and round.
         client_samples: Whether the client keeps samples.
     """
@@ -52,14 +52,22 @@ def _costs(snapshot: Snapshot) -> Costs:
     states = snapshot.client_states.values()
     items_bytes = sum(_bytes(item.record) for item in snapshot.past)
     server_bytes = _bytes(snapshot.server) - model_bytes + items_bytes / visits
-    client_bytes = sum(_bytes(state.backbone_state) for state in states)
+    client_bytes = sum(_bytes(state.backbone_state) for state in states) / CLIENTS
+    items = [item for state in states for item in state.items]
+    client_bytes += sum(_bytes(_vectors(item.record)) for item in items) / max(len(items), 1)
     return Costs(
         down_models=round(snapshot.traffic.down_bytes / model_bytes / visits, 1),
         up_models=round(snapshot.traffic.up_bytes / model_bytes / visits, 1),
-        client_models=round(client_bytes / model_bytes / CLIENTS, 1),
+        client_models=round(client_bytes / model_bytes, 1),
         server_models=round(server_bytes / model_bytes, 1),
-        client_samples=any("x" in item.record for state in states for item in state.items),
+        client_samples=any("x" in item.record for item in items),
     )
+
+
+def _vectors(record: Record) -> Record:
+    """Return the tensors of a record that are neither samples nor about them."""
+    about_samples = {"x", "y", "rows", "sources", "reservoir"}
+    return {name: tensor for name, tensor in record.items() if name not in about_samples}
 
 
 def _bytes(record: Record) -> int:

@@ -24,8 +24,8 @@ from chronofed.runs.settle import TUNING_SHARE, settle, tuning_periods
 from chronofed.runs.spec import Experiment
 from chronofed.studies.search_range import SearchRange
 from chronofed.studies.study import Study
-from chronofed.training.measure import HEADLINES, headline_of
-from chronofed.training.measures import BY_KEY, MEASURES
+from chronofed.training.measure import HEADLINES, MeasureDisplay, headline_of
+from chronofed.training.measures import BY_KEY, MEASURES, OPTIONAL
 from chronofed.training.summary import summary_keys
 
 if TYPE_CHECKING:
@@ -75,13 +75,15 @@ class Scored:
     sign: float
 
 
-def find_measure(name: str, summary: Mapping[str, Any]) -> Scored:
+def find_measure(
+    name: str, summary: Mapping[str, Any], own: Sequence[MeasureDisplay] = ()
+) -> Scored:
     """Find a number of a summary; a statistic alone is that of the run's headline.
 
     Raises:
         SpecError: If there is no such number.
     """
-    columns = [column for measure in MEASURES for column in measure.columns()]
+    columns = [column for measure in (*MEASURES, *own) for column in measure.columns()]
     lower = {column.key for column in columns if column.better == "lower"}
     for key in (name, f"{name}_{HEADLINES['regression']}"):
         if key in summary:
@@ -130,7 +132,9 @@ class Sweep:
         ends = [each.extremes for each in self.ranges]
         for values in zip_longest(*ends):
             one = self.experiment([v or e[0] for v, e in zip(values, ends, strict=True)])
-            known = summary_keys(one.evaluate.own_measures())
+            # Which are computed by default depends on the data.
+            left_open = one.evaluate.measures is None
+            known = summary_keys(OPTIONAL if left_open else one.evaluate.own_measures())
             if self.measure not in known:
                 listed = ", ".join(known)
                 raise SpecError(f"--measure {self.measure}: not in a summary; use one of {listed}")
@@ -269,7 +273,7 @@ class Sweep:
             self._summary(msgspec.structs.replace(experiment, seed=seed), trial, on_round)
             for seed in self.seeds
         ]
-        measure = find_measure(self.measure, summaries[0])
+        measure = find_measure(self.measure, summaries[0], experiment.evaluate.own_measures())
         value = sum(float(summary[measure.key]) for summary in summaries) / len(summaries)
         trial.set_user_attr(MEASURED, [measure.key, value])
         return measure.sign * value

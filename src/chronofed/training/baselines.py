@@ -282,7 +282,7 @@ def score_baselines(
 ) -> dict[BaselineName, BaselineScores]:
     """Score baselines on the rows that a run was evaluated on after some rounds.
 
-    The score is the accuracy, or for numbers the mean absolute error.
+    The score is the accuracy, or for numbers the root of the mean square error.
     """
     with one_thread():
         return {
@@ -310,7 +310,7 @@ def _score(around: Surroundings, found: Values, rows: Codes) -> float:
         return float((found == truth).mean())
     target = getattr(around.task.data.preparation, "target", None)
     scale = 1.0 if target is None else float(target.deviation)
-    return float(np.abs(found - truth).mean() * scale)
+    return float(np.sqrt(np.square(found - truth).mean()) * scale)
 
 
 def samples_trained(around: Surroundings, rounds: int) -> float:

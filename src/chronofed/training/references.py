@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from chronofed.training.baselines import BaselineName, BaselineScores
+from chronofed.training.measure import HEADLINES
 from chronofed.training.paired import SIGNIFICANCE, holm, paired
 from chronofed.training.summary import Measures
 
@@ -17,13 +18,14 @@ TITLES: dict[BaselineName, str] = {
 ENOUGH_PERIODS = 6
 """Periods from which on differences are tested."""
 ACCURACY = "test_accuracy"
-ERROR = "mae"
+MEAN = "mean so far"
+"""The title of the majority where the target is a number."""
 _CALENDAR = ("day", "week", "month", "quarter", "year")
 
 
 def headline(classes: Sequence[str]) -> str:
-    """Return the measure that baselines are compared by: accuracy, or for numbers the mean absolute error."""
-    return ACCURACY if classes else ERROR
+    """Return the measure that baselines are compared by: accuracy, or for numbers the ``rmse``."""
+    return HEADLINES["classification" if classes else "regression"]
 
 
 def compare(
@@ -50,6 +52,8 @@ def compare(
         for name, scores in found.items()
         if (reference := _reference(own, name, scores)) is not None
     }
+    if key != ACCURACY and "majority" in references:
+        references["majority"]["title"] = MEAN
     tested = [one for one in references.values() if one["p"] is not None]
     for one, p in zip(tested, holm([one["p"] for one in tested]), strict=True):
         one["p"] = p
@@ -79,7 +83,7 @@ def _words(about: Mapping[str, Any], period: str) -> str:
         return ""
     unit = period if period in _CALENDAR else "period"
     accuracy = about["measure"] == ACCURACY
-    name, scale, sign = ("accuracy", 100, " %") if accuracy else ("mean absolute error", 1, "")
+    name, scale, sign = ("accuracy", 100, " %") if accuracy else ("root-mean-square error", 1, "")
     digits = 1 if accuracy else 3
     parts = ", ".join(_parts(about["references"].values(), scale, digits))
     value = f"{scale * about['mean']:.{digits}f}{sign}"

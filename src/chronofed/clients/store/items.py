@@ -11,6 +11,7 @@ from chronofed.clients.deletion import without_rows
 from chronofed.clients.store import codec
 from chronofed.core.types import Record
 from chronofed.methods.memories import MemoryItem
+from chronofed.methods.memories.base import SEVERAL
 
 Decode: TypeAlias = Callable[[bytes, bytes], Record]
 """Makes a record of its digest and its content."""
@@ -71,8 +72,9 @@ class ItemTable:
         self._remove_unused()
 
     def drop_keys(self, keys: Collection[int]) -> None:
-        """Remove data sets."""
-        self.database.executemany("DELETE FROM item WHERE key = ?", ([key] for key in keys))
+        """Remove data sets, and what was computed from several of them together."""
+        doomed = {*keys, SEVERAL} if keys else ()
+        self.database.executemany("DELETE FROM item WHERE key = ?", ([key] for key in doomed))
         self._remove_unused()
 
     def drop_forgotten(self) -> None:

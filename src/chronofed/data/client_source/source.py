@@ -108,6 +108,10 @@ class Source(Kind, kw_only=True):
         present = Present(round, np.datetime64(instant, "us"))
         return own._data(tables, rows.only(self.current.pick(rows.times, present)), tuple(notes))
 
+    def all_features(self) -> tuple[Feature, ...]:
+        """Return the features that are set; by default those of the rows that are there now."""
+        return self._features([table for table in self.tables() if table.arrays])
+
     def _known(self, tables: Sequence[Columns], instant: int, notes: list[str]) -> "_Rows":
         """Return the rows with a target and a time that is not in the future, sorted by time."""
         parts = [self._part(number, table) for number, table in enumerate(tables)]

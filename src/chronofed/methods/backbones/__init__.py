@@ -3,10 +3,29 @@
 from chronofed.methods.backbones.base import Backbone
 from chronofed.methods.backbones.ditto import Ditto
 from chronofed.methods.backbones.fedavg import FedAvg
+from chronofed.methods.backbones.fedcurv import FedCurv
+from chronofed.methods.backbones.fedgate import FedGate
+from chronofed.methods.backbones.fedlin import FedLin
 from chronofed.methods.backbones.fednova import FedNova
 from chronofed.methods.backbones.fedprox import FedProx
+from chronofed.methods.backbones.mifa import Mifa
 from chronofed.methods.backbones.mime import Mime
 from chronofed.methods.backbones.mimelite import MimeLite
+from chronofed.methods.backbones.pfedme import PFedMe
 from chronofed.methods.backbones.scaffold import Scaffold
 
-__all__ = ["Backbone", "Ditto", "FedAvg", "FedNova", "FedProx", "Mime", "MimeLite", "Scaffold"]
+__all__ = [
+    "Backbone",
+    "Ditto",
+    "FedAvg",
+    "FedCurv",
+    "FedGate",
+    "FedLin",
+    "FedNova",
+    "FedProx",
+    "Mifa",
+    "Mime",
+    "MimeLite",
+    "PFedMe",
+    "Scaffold",
+]

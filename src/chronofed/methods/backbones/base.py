@@ -35,6 +35,14 @@ def weighted_mean(uploads: Uploads, key: str) -> Vector:
     return mean
 
 
+def total(uploads: Uploads, key: str) -> Vector:
+    """Add up one entry of the uploads; all clients count equally."""
+    found = torch.zeros_like(uploads[0][1][key])
+    for _, upload in uploads:
+        found.add_(upload[key])
+    return found
+
+
 class Backbone(Kind, kw_only=True):
     r"""A federated optimiser: settings and pure functions, without a loop or state of its own.
 

@@ -2,12 +2,14 @@
 
 from chronofed.methods.memories.base import Memory, MemoryItem, Moment, timeline
 from chronofed.methods.memories.coreset import CoreSet
+from chronofed.methods.memories.ewc import Ewc
 from chronofed.methods.memories.forget import Forget
 from chronofed.methods.memories.generative import Generative
 from chronofed.methods.memories.taylor import Taylor
 
 __all__ = [
     "CoreSet",
+    "Ewc",
     "Forget",
     "Generative",
     "Memory",

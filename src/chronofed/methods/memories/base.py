@@ -14,6 +14,9 @@ from chronofed.methods.weighting import RoundWeights, Timeline
 
 Location: TypeAlias = Literal["client", "server", "none"]
 
+SEVERAL = 2**63 - 1
+"""The key of an item that stands for several data sets together; it is deleted with any of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryItem:

@@ -1,8 +1,6 @@
 """CFL-Regularization: second-order Taylor expansions of past objectives."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
-from itertools import groupby
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import msgspec
@@ -10,12 +8,19 @@ import torch
 from torch import Generator
 
 from chronofed.core.config import Count, NonNegative
-from chronofed.core.errors import SpecError
 from chronofed.core.flat import take
 from chronofed.core.stacking import stacked, works_stacked
 from chronofed.core.types import Objective, Record, Samples, Spans, Vector
 from chronofed.methods.memories.base import Location, Memory, MemoryItem, Moment, timeline
 from chronofed.methods.memories.curvature import Curvature, Hutchinson, MeanLoss
+from chronofed.methods.memories.expansion import (
+    CONSTANTS,
+    chosen_layers,
+    constants,
+    quadratic,
+    spans_of,
+    summed,
+)
 from chronofed.methods.memories.selection import uniform
 from chronofed.methods.surrogate import Quadratic, Surrogate
 from chronofed.methods.weighting import RoundWeights
@@ -70,7 +75,7 @@ class Taylor(Memory, tag="taylor"):
     """
 
     location: ClassVar[Location] = "server"
-    constants: ClassVar[tuple[str, ...]] = ("spans", "strength")
+    constants: ClassVar[tuple[str, ...]] = CONSTANTS
     reference: ClassVar[str] = "Kirkpatrick et al. (2017), EWC; Guo et al., CFL-Regularization"
 
     curvature: Curvature = Hutchinson()
@@ -95,14 +100,14 @@ class Taylor(Memory, tag="taylor"):
 
     def check(self, objective: Objective, params: Vector, samples: Samples) -> None:
         """Check that a pattern matches a parameter."""
-        list(self._chosen(objective.names))
+        list(chosen_layers(self.layers, objective.names))
 
     @stacked
     def observe(
         self, objective: Objective, params: Vector, samples: Samples, generator: Generator
     ) -> Record:
         """Expand around ``params``; the record also has the spans and strengths that the server needs."""
-        chosen = list(self._chosen(objective.names))
+        chosen = list(chosen_layers(self.layers, objective.names))
         if not chosen:
             return {}
         return self._expansion(
@@ -117,7 +122,7 @@ class Taylor(Memory, tag="taylor"):
         generators: Sequence[Generator],
     ) -> Sequence[Record] | None:
         """Expand for many clients: all with the same number of samples at once."""
-        chosen = list(self._chosen(objective.names))
+        chosen = list(chosen_layers(self.layers, objective.names))
         if not chosen or not works_stacked(self.curvature.expand):
             return None
         drawn = list(map(self._drawn, samples, generators))
@@ -152,11 +157,7 @@ class Taylor(Memory, tag="taylor"):
         vectors = {"linear": gradient - diagonal * take(params, spans), "diagonal": diagonal}
         if self.clamp and not self.curvature.nonnegative:
             vectors["gradient"] = gradient
-        return {
-            **vectors,
-            "spans": torch.tensor([[span.start, span.stop] for span in spans]),
-            "strength": torch.tensor([strength for _, strength in chosen], dtype=torch.float64),
-        }
+        return {**vectors, **constants(chosen)}
 
     def retain(
         self, kept: tuple[MemoryItem, ...], new: Sequence[MemoryItem], generator: Generator
@@ -186,7 +187,7 @@ class Taylor(Memory, tag="taylor"):
 
     def covered(self, objective: Objective, params: Vector) -> Spans:
         """Return the parameters of the chosen layers; all if every strength is 0."""
-        chosen = tuple(span for span, _ in self._chosen(objective.names))
+        chosen = tuple(span for span, _ in chosen_layers(self.layers, objective.names))
         return chosen or super().covered(objective, params)
 
     def approximate(
@@ -197,25 +198,8 @@ class Taylor(Memory, tag="taylor"):
     ) -> tuple[Spans, Vector]:
         r"""Compute the expansion's gradient :math:`g_\tau + h_\tau (w - \hat w_\tau)`."""
         record = item.record
-        spans = _spans(record)
+        spans = spans_of(record)
         return spans, torch.addcmul(record["linear"], record["diagonal"], take(params, spans))
-
-    def _chosen(self, names: Mapping[str, slice]) -> Iterator[tuple[slice, float]]:
-        """Yield neighbouring parameters of equal nonzero strength as one span."""
-        strengths = {name: self._strength(name) for name in names}
-        if all(strength is None for strength in strengths.values()):
-            msg = (
-                f"method.memory.layers: no parameter of the model matches {', '.join(self.layers)}; "
-                f"its parameters are {', '.join(names)}"
-            )
-            raise SpecError(msg)
-        for strength, group in groupby(names, key=strengths.__getitem__):
-            if strength:
-                spans = [names[name] for name in group]
-                yield slice(spans[0].start, spans[-1].stop), strength
-
-    def _strength(self, name: str) -> float | None:
-        return next((s for pattern, s in self.layers.items() if fnmatchcase(name, pattern)), None)
 
 
 def _by_length(several: Sequence[Samples]) -> list[list[int]]:
@@ -233,39 +217,23 @@ def _row(record: Record, i: int) -> Record:
 
 def _vectors(record: Record) -> list[str]:
     """Return the names of the vectors of an expansion, which are summed."""
-    return [name for name in record if name not in Taylor.constants]
-
-
-def _spans(record: Record) -> Spans:
-    return tuple(slice(start, stop) for start, stop in record["spans"].tolist())
+    return [name for name in record if name not in CONSTANTS]
 
 
 def _collapsed(records: Sequence[Record], p: Sequence[float], share: float) -> Quadratic:
     """Sum expansions with weights ``p``; the past replaces ``share`` of the present."""
-    spans, strengths = _spans(records[-1]), records[-1]["strength"].tolist()
-    sums = {name: _sum(records, p, name) for name in _vectors(records[-1])}
+    sums = {name: summed(records, p, name) for name in _vectors(records[-1])}
     linear, diagonal = sums["linear"], sums["diagonal"]
     if "gradient" in sums:
         # Where the curvature is taken away, its part of the linear term goes, too.
         linear = torch.where(diagonal < 0, sums["gradient"], linear)
         diagonal.clamp_(min=0)
-    for vector in (linear, diagonal):
-        parts = torch.split(vector, [span.stop - span.start for span in spans])
-        for part, strength in zip(parts, strengths, strict=True):
-            part.mul_(strength)
-    return Quadratic(spans, tuple(1 - strength * share for strength in strengths), linear, diagonal)
-
-
-def _sum(records: Sequence[Record], p: Sequence[float], name: str) -> Vector:
-    total = torch.zeros_like(records[0][name])
-    for record, weight in zip(records, p, strict=True):
-        total.add_(record[name], alpha=weight)
-    return total
+    return quadratic(records[-1], linear, diagonal, share)
 
 
 def _merged(new: Sequence[MemoryItem]) -> MemoryItem:
     """Merge a round into one item: the mean of its clients' expansions, weighted by number of samples."""
     size, records = sum(k.size for k in new), [k.record for k in new]
     p = [k.size / size for k in new]
-    means = {name: _sum(records, p, name) for name in _vectors(records[0])}
+    means = {name: summed(records, p, name) for name in _vectors(records[0])}
     return MemoryItem(new[0].round, NOBODY, NOBODY, size, {**records[0], **means})

@@ -28,15 +28,20 @@ class Clipped(Wrapper, tag="clipped"):
     with :math:`B` = ``bound`` for the update. Other entries that the inner backbone's clients send have other
     units, so they need their own bounds:
 
-    ============  ==============  =============================================================
+    ============  ==============  ===================================================================
     backbone      entry           bounded quantity
-    ============  ==============  =============================================================
-    all           ``bound``       the update; for ``fednova`` that of one effective step
+    ============  ==============  ===================================================================
+    all           ``bound``       the update; ``fednova``: of one effective step; ``mifa``: its change
     scaffold      ``control``     change of the control; the client's own is not clipped
     mime          ``gradient``    full gradient, in the extra exchange of a round
     mimelite      ``gradient``    full gradient, sent with the update
     fednova       ``steps``       number of effective steps, which multiplies the mean step
-    ============  ==============  =============================================================
+    fedlin        ``gradient``    full gradient, in the extra exchange of a round
+    fedlin        ``steps``       number of effective steps
+    fedcurv       ``fisher``      curvature at the end; the client's own is not clipped
+    fedcurv       ``pull``        curvature times the model at the end; likewise
+    fedgate       ``per_length``  one over step size times number of steps
+    ============  ==============  ===================================================================
 
     Not clipped, because no backbone sees them: the model's buffers, records of a memory on the server, and the
     reports for adaptive weights.

@@ -39,7 +39,8 @@ def comparison(groups: Sequence[Group], title: str = "", width: int = 200) -> Ta
             for column in fitting
         ]
         table.add_row(Text(group.name), group.size, *cells)
-    for reference in references(groups):
+    shown = {column.key for column in fitting}
+    for reference in (one for one in references(groups) if one.key in shown):
         cells = [Text(reference.text(column)) for column in fitting]
         table.add_row(Text(reference.title), "baseline", *cells, style="dim")
     return table
@@ -59,7 +60,8 @@ def _meaning(shown: Sequence[Column]) -> list[str]:
 def _fitting(groups: Sequence[Group], width: int) -> list[Column]:
     """Choose the first columns that leave room for the names, or for 20 characters of them."""
     sizes = max(len("runs x rounds"), *(len(group.size) for group in groups))
-    left = width - min(20, max(len(group.name) for group in groups)) - sizes - 7
+    names = [*(group.name for group in groups), *(one.title for one in references(groups))]
+    left = width - min(20, max(map(len, names))) - sizes - 7
     fitting = []
     for column in columns(measures_of(groups)):
         left -= 3 + max(len(column.heading), *(len(group.text(column)) for group in groups))

@@ -1,0 +1,41 @@
+"""The specifications on the page about related systems train."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from chronofed import Backbone, Experiment, Linear, Memory, Train
+from chronofed.core.spec_io import alternatives, from_table
+from chronofed.runs import runner
+from chronofed.scenarios import Membership
+
+PAGE = (Path(__file__).parents[2] / "docs" / "related.md").read_text(encoding="utf-8")
+SPECS = [tomllib.loads(code) for code in re.findall(r"^```toml\n(.*?)^```$", PAGE, re.M | re.S)]
+
+
+@pytest.mark.parametrize("table", SPECS, ids=lambda table: table["name"])
+def test_a_specification_trains(table, workdir):
+    experiment = from_table(table, Experiment)
+    small = msgspec.structs.replace(
+        experiment,
+        rounds=2,
+        model=Linear(),
+        train=Train(steps=2, slow=experiment.train.slow),
+        evaluate=msgspec.structs.replace(experiment.evaluate, seen=0),
+        engine="serial",
+    )
+    assert runner.run(small, workdir / "run")["rounds"] == 2
+
+
+def test_every_system_has_a_specification():
+    """And every kind that the page names exists."""
+    parts = [part for table in SPECS for part in table.get("method", {}).values()]
+    parts += [table["scenario"]["membership"] for table in SPECS if "scenario" in table]
+    shown = {part["kind"] for part in parts if isinstance(part, dict)}
+    ours = {"fedcurv", "ewc", "fedlin", "fedgate", "mifa", "pfedme", "a-gem", "gem"}
+    assert shown >= ours | {"diurnal", "blocks"}
+    known = {kind for base in (Backbone, Memory, Membership) for kind in alternatives(base)}
+    assert shown <= known
