@@ -15,6 +15,7 @@ from chronofed.core.errors import ChronofedError as ChronofedError
 from chronofed.core.seeds import numpy_generator as numpy_generator
 from chronofed.core.seeds import torch_generator as torch_generator
 from chronofed.core.stacking import stacked as stacked
+from chronofed.core.types import Batch as Batch
 from chronofed.core.types import Objective as Objective
 from chronofed.core.types import Samples as Samples
 from chronofed.core.types import Task as Task
@@ -45,7 +46,13 @@ from chronofed.methods.backbones import Mime as Mime
 from chronofed.methods.backbones import MimeLite as MimeLite
 from chronofed.methods.backbones import PFedMe as PFedMe
 from chronofed.methods.backbones import Scaffold as Scaffold
+from chronofed.methods.backbones.base import Bench as Bench
+from chronofed.methods.backbones.base import Upload as Upload
 from chronofed.methods.backbones.base import weighted_mean as weighted_mean
+from chronofed.methods.detectors import BetaRatio as BetaRatio
+from chronofed.methods.detectors import Detector as Detector
+from chronofed.methods.detectors import LossJump as LossJump
+from chronofed.methods.detectors import PageHinkley as PageHinkley
 from chronofed.methods.local import Local as Local
 from chronofed.methods.local import Train as Train
 from chronofed.methods.memories import CoreSet as CoreSet
@@ -68,6 +75,7 @@ from chronofed.methods.schedules import Step as Step
 from chronofed.methods.surrogate import Pool as Pool
 from chronofed.methods.surrogate import Quadratic as Quadratic
 from chronofed.methods.surrogate import Surrogate as Surrogate
+from chronofed.methods.surrogate import Teacher as Teacher
 from chronofed.methods.weighting import Adaptive as Adaptive
 from chronofed.methods.weighting import Bounded as Bounded
 from chronofed.methods.weighting import Correlated as Correlated

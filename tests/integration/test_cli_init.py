@@ -51,7 +51,7 @@ def test_init_writes_a_spec_that_runs_unchanged(cli, workdir, table):
     ):
         assert line in out
     assert "wrote shops.toml; next: chronofed scenario shops.toml, chronofed run shops.toml" in err
-    code, _, _ = cli("run", "shops.toml", "-s", "rounds=2", "-q")
+    code, _, _ = cli("run", "shops.toml", "-s", "scenario.rounds_per_period=1", "-q")
     assert code == 0
 
 

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from chronofed import Correlated, Exact, FedAvg, FedProx, Method, Optimal, Taylor, Uniform
 from chronofed.core.types import Batch, Objective, Samples, Task
 from chronofed.theory import nqm
-from chronofed.theory.nqm.literal import Lossy, Parabola, World, snapshots
+from chronofed.theory.nqm.literal import Lossy, World, snapshots
+from chronofed.theory.nqm.parabola import Parabola
 from chronofed.theory.nqm.reduction import coefficients, descend, draw, seen_drift
 
 FEDAVG, FEDPROX, CFL, CFL_SMALL, CFL_LARGE = nqm.ALGORITHMS

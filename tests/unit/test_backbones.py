@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -24,10 +25,13 @@ from chronofed import (
 )
 from chronofed.core.errors import IncompatibleError
 from chronofed.core.spec_io import alternatives
-from chronofed.methods.backbones.base import weighted_mean
+from chronofed.methods.backbones.base import Upload, weighted_mean
 from chronofed.methods.backbones.fednova import effective_steps
+from chronofed.methods.local import ClientLocal
 from chronofed.methods.method import check
+from chronofed.methods.surrogate import Surrogate
 from chronofed.models.zoo import Custom
+from tests.helpers.quadratics import QuadraticWorld
 
 
 def vector(*values: float) -> torch.Tensor:
@@ -115,6 +119,14 @@ def client_at_work(steps=2, momentum=0.0, lr=0.5) -> SimpleNamespace:
     )
 
 
+def real_client() -> ClientLocal:
+    """A client with two samples of a quadratic loss."""
+    world = QuadraticWorld([[[[[1.0, 2.0], [0.5, 1.0]], [[3.0, 1.0], [1.0, 0.0]]]]])
+    train = Train(lr=0.5, steps=2, batch_size="full")
+    samples = world.samples(np.arange(2))
+    return ClientLocal(world.objective(), samples, Surrogate(), train, torch.Generator())
+
+
 SHIPPED = [c for c in alternatives(Backbone).values() if c.__module__.startswith("chronofed.")]
 
 
@@ -125,23 +137,18 @@ def test_records_are_left_alone(cls):
     server = backbone.draw(backbone.init_server(W_T, clients=3), seed=0, round_=0)
     client = backbone.init_client(W_T)
     if backbone.two_phase:
-        server = backbone.begin(server, [(1.0, backbone.prepare(server, client_at_work()))])
+        server = backbone.begin(server, [Upload(1.0, backbone.prepare(server, real_client()))])
     before = {name: tensor.clone() for name, tensor in {**server, **client}.items()}
-    backbone.direction(backbone.gradient(W_K, server, gradient_only()), W_K, server, client)
+    backbone.direction(backbone.gradient(W_K, server, real_client()), W_K, server, client)
     if cls is not Ditto:
-        upload, _ = backbone.finish(W_K, server, client, client_at_work())
+        upload, _ = backbone.finish(W_K, server, client, real_client())
         sent = {name: tensor.clone() for name, tensor in upload.items()}
-        backbone.aggregate(server, [(1.0, upload), (1.0 if backbone.private else 2.0, upload)])
+        weights = (1.0, 1.0 if backbone.private else 2.0)
+        backbone.aggregate(server, [Upload(weight, upload) for weight in weights])
         torch.testing.assert_close(upload, sent, rtol=0, atol=0)
     assert W_K.tolist() == [0.0, 4.0]
     for name, tensor in {**server, **client}.items():
         assert torch.equal(tensor, before[name])
-
-
-def gradient_only() -> SimpleNamespace:
-    client = client_at_work()
-    client.stochastic_gradient = lambda params: client.stochastic_gradients(params)[0]
-    return client
 
 
 @pytest.mark.parametrize("backbone", [MimeLite(0.25), Mime(0.25)])

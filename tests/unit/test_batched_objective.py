@@ -11,6 +11,7 @@ from chronofed.engines.batched.layout import layout_of
 from chronofed.engines.batched.objective import BatchedObjective
 from chronofed.engines.batched.workspace import Workspace
 from chronofed.methods.memories.curvature import SquaredGradient
+from chronofed.methods.memories.expansion import chosen_layers
 from chronofed.models.objective import CHUNK_SAMPLES, TorchObjective
 
 CLIENTS, FEATURES, CLASSES = 3, 5, 4
@@ -56,7 +57,7 @@ def one_by_one(name: str, single: TorchObjective, params, several: Batch, spans)
 def test_sums_are_those_of_single_clients(n, bytes_, hidden, chosen):
     single, together = objectives(hidden)
     params, several = models(single), batch(n, bytes_=bytes_)
-    spans = tuple(span for span, _ in Taylor(layers={chosen: 1.0})._chosen(single.names))
+    spans = tuple(span for span, _ in chosen_layers({chosen: 1.0}, single.names))
     for name in ("loss_gradient", "squared_gradients"):
         got = getattr(together, name)(params, several, spans)
         want = one_by_one(name, single, params, several, spans)

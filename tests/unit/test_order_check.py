@@ -70,7 +70,9 @@ def test_wrong_numbers_are_refused(ordered):
     assert "buffers" in check.problem(replace(order, buffers=torch.zeros(3)), "train", None)
     past = Surrogate(float("inf"))
     assert "too large" in check.problem(replace(order, past=past), "train", None)
-    assert "control: missing" in check.problem(order, "train", ClientState())
+    other = ClientState({"velocity": torch.zeros(18)})
+    assert "control: missing" in check.problem(order, "train", other)
+    assert check.problem(order, "train", ClientState()) is None  # a deletion took it
 
 
 def test_time_is_limited(task):

@@ -21,6 +21,7 @@ from chronofed import (
     Private,
     Scaffold,
     Taylor,
+    Upload,
 )
 from chronofed.cli.main import main
 from chronofed.core.errors import SpecError
@@ -35,7 +36,7 @@ def vector(*values: float) -> torch.Tensor:
 
 
 SERVER = {"params": vector(1.0, 1.0)}
-UPLOADS = [(1.0, {"delta": vector(3.0, 4.0)}), (3.0, {"delta": vector(0.0, 0.5)})]
+UPLOADS = [Upload(1.0, {"delta": vector(3.0, 4.0)}), Upload(3.0, {"delta": vector(0.0, 0.5)})]
 
 
 # --- Clipped
@@ -53,8 +54,8 @@ def test_scaffold_by_hand():
     backbone = Clipped(Scaffold(), 1.0, {"control": 2.0})
     server = {**SERVER, "control": vector(0.0, 0.0), "clients": torch.tensor(4.0)}
     uploads = [
-        (1.0, {"delta": vector(3.0, 4.0), "control": vector(0.0, 8.0)}),
-        (1.0, {"delta": vector(0.0, 0.0), "control": vector(1.0, 0.0)}),
+        Upload(1.0, {"delta": vector(3.0, 4.0), "control": vector(0.0, 8.0)}),
+        Upload(1.0, {"delta": vector(0.0, 0.0), "control": vector(1.0, 0.0)}),
     ]
     after = backbone.aggregate(server, uploads)
     assert after["params"].tolist() == pytest.approx([1.3, 1.4], abs=1e-12)
@@ -64,8 +65,8 @@ def test_scaffold_by_hand():
 def test_fednova_by_hand():
     """Steps 100 and 2, bound to 10: 6 on average, in the mean direction (0.3, 0.4)."""
     uploads = [
-        (1.0, {"delta": vector(3.0, 4.0), "steps": torch.tensor(100.0).double()}),
-        (1.0, {"delta": vector(0.0, 0.0), "steps": torch.tensor(2.0).double()}),
+        Upload(1.0, {"delta": vector(3.0, 4.0), "steps": torch.tensor(100.0).double()}),
+        Upload(1.0, {"delta": vector(0.0, 0.0), "steps": torch.tensor(2.0).double()}),
     ]
     after = Clipped(FedNova(), 1.0, {"steps": 10.0}).aggregate(SERVER, uploads)
     assert after["params"].tolist() == pytest.approx([1 + 6 * 0.3, 1 + 6 * 0.4], abs=1e-12)
@@ -73,7 +74,10 @@ def test_fednova_by_hand():
 
 def test_mime_is_clipped_in_its_first_exchange():
     backbone = Clipped(Mime(), 1.0, {"gradient": 5.0})
-    uploads = [(1.0, {"gradient": vector(30.0, 40.0)}), (1.0, {"gradient": vector(0.0, 1.0)})]
+    uploads = [
+        Upload(1.0, {"gradient": vector(30.0, 40.0)}),
+        Upload(1.0, {"gradient": vector(0.0, 1.0)}),
+    ]
     begun = backbone.begin({**SERVER, "momentum": vector(0.0, 0.0)}, uploads)
     assert begun["control"].tolist() == pytest.approx([1.5, 2.5], abs=1e-12)
 
@@ -104,7 +108,7 @@ class Talkative(Backbone, tag=True):
 
 
 def test_what_was_not_declared_is_refused():
-    uploads = [(1.0, {"delta": vector(1.0), "diary": vector(1.0)})]
+    uploads = [Upload(1.0, {"delta": vector(1.0), "diary": vector(1.0)})]
     with pytest.raises(SpecError, match="Talkative sends diary, which Clipped does not know; add"):
         Clipped(Talkative()).aggregate({"params": vector(0.0)}, uploads)
 
@@ -178,7 +182,7 @@ def test_a_specification_can_name_them():
 
 # --- Private
 
-EQUAL = [(1.0, upload) for _, upload in UPLOADS]
+EQUAL = [Upload(1.0, upload) for _, upload in UPLOADS]
 
 
 def test_the_mean_of_clipped_updates_without_noise():
@@ -193,7 +197,9 @@ def noise_of(backbone, uploads, seed=0, d=20_000, rounds=range(1)) -> torch.Tens
     zero = {"delta": torch.zeros(d, dtype=torch.float64)}
     return torch.cat(
         [
-            backbone.aggregate(backbone.draw(server, seed, r), [(1.0, zero)] * uploads)["params"]
+            backbone.aggregate(backbone.draw(server, seed, r), [Upload(1.0, zero)] * uploads)[
+                "params"
+            ]
             for r in rounds
         ]
     )
@@ -226,15 +232,17 @@ def test_every_entry_has_noise_of_its_own():
     zero = torch.zeros(20_000, dtype=torch.float64)
     backbone = Private(Scaffold(), 1.0, {"control": 8.0}, noise=0.5)
     start = backbone.draw(backbone.init_server(zero, 2), 0, 0)
-    after = backbone.aggregate(start, [(1.0, {"delta": zero, "control": zero})] * 2)
+    after = backbone.aggregate(start, [Upload(1.0, {"delta": zero, "control": zero})] * 2)
     assert float(after["params"].std()) == pytest.approx(0.25, rel=0.04)
     assert float(after["control"].std()) == pytest.approx(2.0, rel=0.04)
     both = torch.stack([after["params"], after["control"]])
     assert abs(float(torch.corrcoef(both)[0, 1])) < 0.05
     mime = Private(Mime(beta=0.0), 1.0, {"gradient": 8.0}, noise=0.5)
-    begun = mime.begin(mime.draw(mime.init_server(zero, 2), 0, 0), [(1.0, {"gradient": zero})] * 2)
+    begun = mime.begin(
+        mime.draw(mime.init_server(zero, 2), 0, 0), [Upload(1.0, {"gradient": zero})] * 2
+    )
     assert float(begun["control"].std()) == pytest.approx(2.0, rel=0.04)
-    done = mime.aggregate(begun, [(1.0, {"delta": zero})] * 2)
+    done = mime.aggregate(begun, [Upload(1.0, {"delta": zero})] * 2)
     assert SEED in begun
     assert SEED not in done
     assert abs(float(torch.corrcoef(torch.stack([begun["control"], done["params"]]))[0, 1])) < 0.05

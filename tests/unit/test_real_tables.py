@@ -138,11 +138,10 @@ def test_both_readers_agree(tmp_path_factory, rows, mark, distinct):
         writer = csv.writer(file, delimiter=mark, quoting=csv.QUOTE_ALL)
         writer.writerow(["a", "b"])
         writer.writerows(rows)
-    before, arrow_csv._DISTINCT = arrow_csv._DISTINCT, distinct
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrow_csv, "_DISTINCT", distinct)
+        patch.setattr(arrow_csv, "_TEXTS", 2 * distinct)
         plain, quick = both(path)
-    finally:
-        arrow_csv._DISTINCT = before
     assert quick is not None
     for name in plain.arrays:
         assert outcome(quick, name) == outcome(plain, name)
@@ -159,6 +158,7 @@ def outcome(columns, name):
 
 def test_many_numbers_are_held_as_numbers_and_many_texts_as_they_are(written, monkeypatch):
     monkeypatch.setattr(arrow_csv, "_DISTINCT", 3)
+    monkeypatch.setattr(arrow_csv, "_TEXTS", 7)
     monkeypatch.setattr(arrow_csv, "_BLOCK_BYTES", 64)
     lines = [f"{k:03},{k}.5,t{k},{'NA' if k % 3 else k},{k if k < 30 else 'x'}" for k in range(40)]
     path = written("id,n,text,gaps,late\n" + "\n".join(lines) + "\n")
@@ -166,6 +166,7 @@ def test_many_numbers_are_held_as_numbers_and_many_texts_as_they_are(written, mo
     assert isinstance(quick["n"], np.ndarray)
     assert isinstance(quick["gaps"], np.ndarray)
     assert isinstance(quick["id"], Categorical)
+    assert not isinstance(quick["text"].distinct, list)
     assert quick.text("id").tolist() == plain.text("id").tolist() == [f"{k:03}" for k in range(40)]
     for name in ("n", "text", "gaps"):
         np.testing.assert_array_equal(quick.values(name), plain.values(name), strict=True)

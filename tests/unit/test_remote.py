@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from chronofed import Method, Remote, Subsets, Train, run
+from chronofed import Method, Periods, Remote, Subsets, Train, run
 from chronofed.cli.main import main
 from chronofed.clients.deletion import Deletion, without
 from chronofed.core.config import kind_of
@@ -161,9 +161,11 @@ def test_who_was_asked_is_recorded(away, data, spec):
 
 def test_the_clients_of_a_test_table_are_not_those_of_the_scenario(away, data):
     none = np.zeros(0, np.int64)
-    named = replace(data, origin=Origin(("x", "y"), ("1",), none, none, none, none))
+    whose = np.arange(len(data.train)) % 2
+    named = replace(data, origin=Origin(("x", "y"), ("1",), whose, 0 * whose, none, none))
     assert "client_names" not in describe(away, named, 2)
-    assert describe(Subsets(2, 2, 1.0).on(data, 0), named, 2)["client_names"] == ["x", "y"]
+    assert "client_names" not in describe(Subsets(2, 2, 1.0).on(named, 0), named, 2)
+    assert describe(Periods().on(named, 0), named, 1)["client_names"] == ["x", "y"]
 
 
 def test_a_client_reads_a_specification_whose_table_is_on_the_server(spec):

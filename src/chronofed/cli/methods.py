@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from chronofed.core.config import Kind
 
 GROUP = "settings and data"
-HELP = "list backbones, memories and weights, or show one of them"
+HELP = "list backbones, memories, weights and detectors, or show one"
 
 # Longer lines of text are hard to read.
 WIDEST = 80
@@ -34,12 +34,19 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def families() -> "Mapping[str, type[Kind]]":
-    """Return the base class of each part of a method."""
+    """Return the base class of each part of a method, and of the detectors that parts may hold."""
     from chronofed.methods.backbones import Backbone
+    from chronofed.methods.detectors import Detector
     from chronofed.methods.memories import Memory
     from chronofed.methods.weighting import RoundWeights
 
-    return {"backbone": Backbone, "memory": Memory, "weights": RoundWeights}
+    parts: Mapping[str, type[Kind]] = {
+        "backbone": Backbone,
+        "memory": Memory,
+        "weights": RoundWeights,
+        "detector": Detector,
+    }
+    return parts
 
 
 def run(options: Namespace) -> int:
@@ -76,7 +83,7 @@ def find(
         return known[names.index(wanted)]
     near = get_close_matches(wanted, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "list all with: chronofed methods"
-    raise SpecError(f"methods {wanted}: no such backbone, memory or weights; {hint}")
+    raise SpecError(f"methods {wanted}: no such backbone, memory, weights or detector; {hint}")
 
 
 def _list(known: "Sequence[tuple[str, str, type[Kind]]]") -> None:
@@ -212,7 +219,11 @@ def _default(field: Any) -> Any:
 
 
 def _costs(family: str, cls: type[Any]) -> dict[str, Any] | None:
-    """Measure a part in a method that is plain otherwise; ``None`` if the part has required settings."""
+    """Measure a part in a method that is plain otherwise.
+
+    Returns:
+        ``None`` for a detector, which is no part of a method by itself, and if the part has required settings.
+    """
     from dataclasses import asdict
 
     import msgspec
@@ -220,7 +231,7 @@ def _costs(family: str, cls: type[Any]) -> dict[str, Any] | None:
     from chronofed.methods.method import Method
     from chronofed.studies.costs import costs
 
-    if any(field.required for field in msgspec.structs.fields(cls)):
+    if family == "detector" or any(field.required for field in msgspec.structs.fields(cls)):
         return None
     # Private backbones need the plain mean over clients.
     return asdict(costs(Method(**{family: cls()}, average="clients")))

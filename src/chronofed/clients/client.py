@@ -91,10 +91,15 @@ class Client:
         return self.conclude(client_state, trained)
 
     def starting_state(self) -> ClientState:
-        """Return the state from earlier rounds; in the first round, the backbone's initial state."""
-        if self.client_state is not None:
-            return self.client_state
-        return ClientState(self.method.backbone.init_client(self.order.server["params"]))
+        """Return the state from earlier rounds; the backbone's initial one in the first round.
+
+        A deletion may have taken the backbone's state and left memory items; then it starts anew, too.
+        """
+        kept = self.client_state
+        if kept is not None and kept.backbone_state:
+            return kept
+        first = self.method.backbone.init_client(self.order.server["params"])
+        return ClientState(first) if kept is None else replace(kept, backbone_state=first)
 
     def local(self, client_state: ClientState) -> ClientLocal:
         """Recall the past, and return everything that training needs."""
@@ -140,9 +145,10 @@ class Client:
         pace = 1.0
         if order.train.slow:
             pace = order.train.pace(torch_generator(order.seed, "pace", *self._place))
+        past = past.taught_by(order.server["params"], order.buffers)
         parts = (self.objective, self.samples, past, order.train, generator, pace)
         kept = client_state.optimizer_state if order.train.keeps_state else {}
-        return ClientLocal(*parts, kept)
+        return ClientLocal(*parts, kept, key=self.key)
 
     def _recall(self, client_state: ClientState) -> Surrogate:
         order = self.order
@@ -165,7 +171,8 @@ class Client:
             return backbone.direction(gradient, params, server, client_state.backbone_state)
 
         self.objective.buffers = self.order.buffers
-        params = local.descend(server["params"], direction)
+        start = backbone.start(server, client_state.backbone_state, local)
+        params = local.descend(start, direction)
         if self.method.memory.synthetic and local.past.replay is not None:
             self.objective.refresh(params, self.samples)
         upload, state = backbone.finish(params, server, client_state.backbone_state, local)

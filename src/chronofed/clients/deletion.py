@@ -9,6 +9,7 @@ import torch
 from chronofed.clients.state import ClientState
 from chronofed.core.config import Config, Natural
 from chronofed.core.errors import SpecError
+from chronofed.core.types import Record
 from chronofed.methods.memories import MemoryItem
 from chronofed.scenarios.base import Plan, Visit
 
@@ -69,7 +70,10 @@ def _without_rows(visit: Visit, rows: Sequence[int]) -> Visit | None:
 def apply_deletions(
     client_states: MutableMapping[int, ClientState], due: Sequence[Deletion]
 ) -> None:
-    """Remove deleted samples and clients from client states."""
+    """Remove deleted samples and clients from client states.
+
+    A backbone's state goes as a whole if its ``sources`` say that it was computed from a deleted sample.
+    """
     rows = torch.tensor([row for deletion in due for row in deletion.rows], dtype=torch.int64)
     gone = {client for deletion in due for client in deletion.clients}
     # One client state at a time: they may not all fit into memory.
@@ -86,7 +90,16 @@ def _delete_rows(
     client_state = client_states[client]
     left = tuple(k for k in (without_rows(k, rows) for k in client_state.items) if k is not None)
     if list(map(id, left)) != list(map(id, client_state.items)):
-        client_states[client] = replace(client_state, items=left)
+        client_state = replace(client_state, items=left)
+    if made_of(client_state.backbone_state, rows):
+        client_state = replace(client_state, backbone_state={})
+    if client_state is not client_states[client]:
+        client_states[client] = client_state
+
+
+def made_of(record: Record, rows: torch.Tensor) -> bool:
+    """Tell if a record was computed from any of these samples, as its ``sources`` say."""
+    return bool(torch.isin(record.get("sources", rows[:0]), rows).any())
 
 
 def without_rows(item: MemoryItem, rows: torch.Tensor) -> MemoryItem | None:
@@ -95,7 +108,7 @@ def without_rows(item: MemoryItem, rows: torch.Tensor) -> MemoryItem | None:
     An item that was computed from several samples together (``sources``) goes as a whole. One of a
     ``reservoir`` stays without samples: a uniform sample of all data must know how many it was drawn from.
     """
-    if torch.isin(item.record.get("sources", rows[:0]), rows).any():
+    if made_of(item.record, rows):
         return None
     if "rows" not in item.record or not len(rows):
         return item

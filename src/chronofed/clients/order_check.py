@@ -20,9 +20,10 @@ from chronofed.clients.state import ClientState
 from chronofed.core.config import Config, Count, Positive
 from chronofed.core.errors import RunError
 from chronofed.core.types import Batch, Objective, Record, Samples, Vector
+from chronofed.methods.backbones.base import Upload
 from chronofed.methods.local import Train
 from chronofed.methods.method import Method
-from chronofed.methods.surrogate import Quadratic, Surrogate
+from chronofed.methods.surrogate import Quadratic, Surrogate, Teacher
 from chronofed.models.objective import TorchObjective
 
 
@@ -98,7 +99,9 @@ class OrderCheck:
 
     def _expected(self, order: Order, exchange: Exchange) -> dict[str, TensorSpec]:
         """Return the tensors that the method sends, from its first round; axes may depend on the clients."""
-        one, other = (self._first_order(order, exchange, clients) for clients in (2, 3))
+        # Enough clients that this one is among them.
+        least = max(2, order.client + 1)
+        one, other = (self._first_order(order, exchange, n) for n in (least, least + 1))
         return {name: tensor_spec(one[name], other[name]) for name in one}
 
     def _first_order(self, order: Order, exchange: Exchange, clients: int) -> Record:
@@ -108,21 +111,29 @@ class OrderCheck:
             # BatchNorm needs more than one sample.
             some = self.samples[torch.zeros(2, dtype=torch.int64)]
             train = Train(steps=1, batch_size="full")
-            sent, buffers = backbone.broadcast(server), self.objective.buffers
+            sent = backbone.address(backbone.broadcast(server), order.client)
             first = replace(
-                order, server=sent, buffers=buffers, train=train, past=Surrogate(), round=0
+                order,
+                server=sent,
+                buffers=self.objective.buffers,
+                train=train,
+                past=Surrogate(),
+                round=0,
             )
             answer = Client(self.method, first, None, self.objective, some, key=0).prepare()
-            server = backbone.begin(server, [(1.0, answer.upload)] * clients)
-        return backbone.broadcast(server)
+            some_clients = range(max(0, clients - 3), clients)
+            uploads = [Upload(1.0, answer.upload, i) for i in some_clients]
+            server = backbone.begin(server, uploads)
+        return backbone.address(backbone.broadcast(server), order.client)
 
     def _wrong_state(self, state: ClientState | None, train: Train) -> str | None:
         """Check what the client kept: its file may be older than its model."""
         if state is None:
             return None
-        params = self.objective.flat.read()
-        expected = self.method.backbone.init_client(params)
-        problem = _unlike(expected, {name: state.backbone_state.get(name) for name in expected})
+        params, problem = self.objective.flat.read(), None
+        if state.backbone_state:
+            expected = self.method.backbone.init_client(params)
+            problem = _unlike(expected, {name: state.backbone_state.get(name) for name in expected})
         if problem is None and train.keeps_state:
             first, kept = train.first_state(params), state.optimizer_state
             problem = _unlike({name: first.get(name.partition(".")[2]) for name in kept}, kept)
@@ -134,6 +145,8 @@ class OrderCheck:
             problem = self._wrong_quadratic(past.quadratic)
         if problem is None and past.replay is not None:
             problem = self._wrong_replay(past.replay.samples, past.replay.weight, past.replay.even)
+        for teacher in past.teachers:
+            problem = problem or self._wrong_teacher(teacher)
         return None if problem is None else f"past: {problem}"
 
     def _wrong_quadratic(self, quadratic: Quadratic) -> str | None:
@@ -145,21 +158,39 @@ class OrderCheck:
             or spec.problem(quadratic.diagonal)
         )
 
+    def _wrong_teacher(self, teacher: Teacher) -> str | None:
+        problem = self._too_large("a teacher", teacher.weight, teacher.temperature)
+        pairs = (
+            (self.objective.flat.read(), teacher.params),
+            (self.objective.buffers, teacher.buffers),
+        )
+        for like, found in pairs:
+            if problem is None and found is not None:
+                problem = tensor_spec(like).problem(found)
+        if problem is None and teacher.classes is not None:
+            problem = TensorSpec(torch.int64, (None,)).problem(teacher.classes)
+            problem = problem or self._wrong_classes("a teacher's classes", teacher.classes)
+        return problem
+
+    def _wrong_classes(self, what: str, numbers: Tensor) -> str | None:
+        if numbers.is_floating_point() or not len(numbers):
+            # The targets of a regression; the form of a tensor says that numbers are finite.
+            return None
+        logits = self.objective.logits(self.objective.flat.read(), self.samples.x[:1])
+        last = logits.shape[1] - 1
+        if not 0 <= int(numbers.min()) <= int(numbers.max()) <= last:
+            return f"{what} must be 0 to {last}"
+        return None
+
     def _wrong_replay(self, samples: Samples, weight: Tensor, even: float | None) -> str | None:
         n, like = len(samples), self.samples
-        classes = self.objective.logits(self.objective.flat.read(), like.x[:1]).shape[1]
-        problem = (
+        return (
             self._too_large("weight", even or 0.0)
             or TensorSpec(like.x.dtype, (n, *like.x.shape[1:])).problem(samples.x)
             or TensorSpec(like.y.dtype, (n,)).problem(samples.y)
             or TensorSpec(torch.float64, (n,)).problem(weight)
+            or self._wrong_classes("labels", samples.y)
         )
-        if problem is not None or not n or like.y.is_floating_point():
-            # The form of a tensor says that numbers are finite.
-            return problem
-        if not 0 <= int(samples.y.min()) <= int(samples.y.max()) < classes:
-            return f"labels must be 0 to {classes - 1}"
-        return None
 
 
 def _unlike(expected: Mapping[str, Tensor | None], kept: Mapping[str, Tensor | None]) -> str | None:
@@ -168,10 +199,15 @@ def _unlike(expected: Mapping[str, Tensor | None], kept: Mapping[str, Tensor | N
         found = kept[name]
         if tensor is None or found is None:
             return f"{name}: {'unknown' if tensor is None else 'missing'}"
-        problem = tensor_spec(tensor).problem(found)
+        problem = _growing(tensor).problem(found)
         if problem is not None:
             return f"{name}: {problem}"
     return None
+
+
+def _growing(first: Tensor) -> TensorSpec:
+    """Return the form of a tensor in a client state: an axis that is empty at first may have any length."""
+    return TensorSpec(first.dtype, tuple(n or None for n in first.shape))
 
 
 def with_time_limit(objective: TorchObjective, limit_s: float) -> Objective:

@@ -5,7 +5,7 @@ Shapes are written in comments: ``(d,)`` parameters, ``(n, ...)`` samples, ``(b,
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -18,6 +18,8 @@ Vector: TypeAlias = Tensor
 Record: TypeAlias = Mapping[str, Tensor]
 # Parts of a flat vector, ascending.
 Spans: TypeAlias = tuple[slice, ...]
+# The way in which outputs become probabilities: of one class among all, or of each class by itself.
+OutputForm: TypeAlias = Literal["softmax", "sigmoid"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +56,14 @@ class Batch:
         x: Inputs, ``(b, ...)``.
         y: Labels, ``(b,)``.
         weight: Weights :math:`a_j`, ``(b,)`` of float64.
+        offset: Numbers that are added to every sample's logits before the loss, ``(classes,)``; minus infinity
+            leaves a class out.
     """
 
     x: Tensor
     y: Tensor
     weight: Tensor
+    offset: Tensor | None = None
 
     @classmethod
     def mean(cls, samples: Samples) -> "Batch":
@@ -82,6 +87,48 @@ class Objective(Protocol):
     @property
     def names(self) -> Mapping[str, slice]:
         """The slice of the flat vector that each named parameter occupies."""
+        ...
+
+    @property
+    def shapes(self) -> Mapping[str, torch.Size]:
+        """The shape of each named parameter, under the same names."""
+        ...
+
+    def logits(self, params: Vector, x: Tensor) -> Tensor:
+        """Return the model's outputs in evaluation mode, ``(n, classes)``."""
+        ...
+
+    def losses(self, params: Vector, batch: Batch) -> Tensor:
+        """Return the loss of every sample in evaluation mode, ``(n,)``; weights do not matter."""
+        ...
+
+    def distilled(
+        self,
+        params: Vector,
+        batch: Batch,
+        logits: Tensor,
+        temperature: float = 2.0,
+        classes: Tensor | None = None,
+        form: OutputForm = "softmax",
+    ) -> Vector:
+        r"""Compute the gradient of a distillation loss in training mode; the buffers stay as they are.
+
+        .. math:: -\sum_j a_j \sum_c q_{jc} \log p_{jc}, \qquad
+            q_j = \mathrm{softmax}(z^*_j / T), \quad p_j = \mathrm{softmax}(z_j / T)
+
+        Its derivative in the logits :math:`z_j` is :math:`a_j (p_j - q_j) / T`, also for the form ``sigmoid``,
+        where every class has a cross-entropy of its own. There is no factor :math:`T^2` (Hinton et al., 2015,
+        have it; LwF has not): multiply the weight by it, if you want gradients whose size does not depend
+        on *T*.
+
+        Args:
+            params: The student.
+            batch: Samples and weights :math:`a_j`; labels and offset do not matter.
+            logits: The teacher's outputs :math:`z^*` for these samples, ``(b, classes)``.
+            temperature: :math:`T`.
+            classes: Positions of the outputs to compare; the softmax is over these alone. By default all.
+            form: The way in which outputs become probabilities.
+        """
         ...
 
     def gradient(self, params: Vector, batch: Batch) -> Vector:

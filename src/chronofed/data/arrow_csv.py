@@ -18,8 +18,9 @@ from chronofed.data.columns import Categorical, Columns
 from chronofed.data.csv_files import line_of, read_header
 
 _BLOCK_BYTES = 2**23
-# Texts of a column that are kept by codes, at most, if they are numbers.
-_DISTINCT = 65536
+# Texts of a column that are kept by codes, at most, if they are numbers; and if they are not.
+_DISTINCT = 2**16
+_TEXTS = 2**20
 
 
 def has_arrow() -> bool:
@@ -110,14 +111,36 @@ def _plainly_quoted(path: Path, delimiter: str) -> bool:
     return inside % 2 == 0
 
 
+class _Growing:
+    """An array that grows in place; joining many small ones would leave holes in memory."""
+
+    def __init__(self, dtype: type[np.generic]) -> None:
+        self._held: NDArray[Any] = np.empty(_DISTINCT, dtype)
+        self._length = 0
+
+    def extend(self, values: NDArray[Any]) -> None:
+        """Append numbers."""
+        end = self._length + len(values)
+        if end > len(self._held):
+            # Pages that nobody has written to take no memory.
+            self._held.resize(max(end, 2 * len(self._held)), refcheck=False)
+        self._held[self._length : end] = values
+        self._length = end
+
+    def finish(self) -> NDArray[Any]:
+        """Return the array, and give back what is left."""
+        self._held.resize(self._length, refcheck=False)
+        return self._held
+
+
 class _TextColumn:
     """A column that is read block by block: as codes, then as numbers or as many texts."""
 
     def __init__(self, missing: frozenset[str], text: bool, raw: bool) -> None:
         self._missing, self._text, self._raw = missing, text, raw
         self._position: dict[str, int] = {}
-        self._codes: list[NDArray[np.int32]] = []
-        self._numbers: list[NDArray[np.float64]] | None = None
+        self._codes = _Growing(np.int32)
+        self._numbers: _Growing | None = None
         self._texts: list[Any] | None = None
 
     def add(self, cells: Any) -> bool:
@@ -128,7 +151,7 @@ class _TextColumn:
             numbers = _as_numbers(cells, self._missing)
             if numbers is None:
                 return False
-            self._numbers.append(numbers)
+            self._numbers.extend(numbers)
         else:
             self._add_codes(cells)
         return True
@@ -139,31 +162,34 @@ class _TextColumn:
             count = sum(map(len, self._texts))
             return Categorical(_Texts(self._texts, self._missing), np.arange(count, dtype=np.int32))
         if self._numbers is not None:
-            return np.concatenate(self._numbers)
-        none = np.zeros(0, np.int32)
+            return self._numbers.finish()
         distinct = [cleaned(cell, self._missing) for cell in self._position]
-        return Categorical(distinct, np.concatenate([none, *self._codes]))
+        return Categorical(distinct, self._codes.finish())
 
     def _add_codes(self, cells: Any) -> None:
         coded, position = cells.dictionary_encode(), self._position
         texts = coded.dictionary.to_pylist()
         places = (position.setdefault(cell, len(position)) for cell in texts)
         lookup = np.fromiter(places, np.int32, len(texts))
-        self._codes.append(lookup[coded.indices.to_numpy()])
-        if len(position) > _DISTINCT and not self._text:
+        self._codes.extend(lookup[coded.indices.to_numpy()])
+        if len(position) > (_TEXTS if self._raw else _DISTINCT) and not self._text:
             self._leave_codes()
 
     def _leave_codes(self) -> None:
-        """Keep numbers from now on if all texts so far are numbers, else all texts as they are."""
+        """Keep numbers from now on if all texts so far are numbers; too many others as they are."""
         import pyarrow as pa
 
         distinct = pa.array(list(self._position), pa.string())
         values = None if self._raw else _as_numbers(distinct, self._missing)
-        if values is None:
-            self._texts = [distinct.take(pa.array(codes)) for codes in self._codes]
+        if values is not None:
+            self._numbers = _Growing(np.float64)
+            self._numbers.extend(values[self._codes.finish()])
+        elif len(distinct) > _TEXTS:
+            self._texts = [distinct.take(pa.array(self._codes.finish()))]
         else:
-            self._numbers = [values[codes] for codes in self._codes]
-        self._codes, self._position = [], {}
+            self._raw = True
+            return
+        self._codes, self._position = _Growing(np.int32), {}
 
 
 def _as_numbers(cells: Any, missing: frozenset[str]) -> NDArray[np.float64] | None:

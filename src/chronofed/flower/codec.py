@@ -1,7 +1,8 @@
 """Orders and results as messages.
 
-The body of an order is the same for all clients of a round. So it is encoded once, and Flower, which identifies
-objects by their content, transfers and stores it once. A reader refuses a body that is too large or malformed.
+The body of an order is the same for all clients of a round, unless the backbone addresses them one by one. So
+it is encoded once, and Flower, which identifies objects by their content, transfers and stores it once. A
+reader refuses a body that is too large or malformed.
 """
 
 import math
@@ -17,7 +18,7 @@ from chronofed.core import safetensors_io
 from chronofed.core.errors import ChronofedError
 from chronofed.core.limits import MESSAGE_HEADER
 from chronofed.core.spec_io import from_table, to_table
-from chronofed.core.types import Record, Samples
+from chronofed.core.types import OutputForm, Record, Samples
 from chronofed.flower.messages import (
     PROTOCOL,
     Message,
@@ -29,13 +30,29 @@ from chronofed.flower.messages import (
 )
 from chronofed.methods.local import Train
 from chronofed.methods.method import Method
-from chronofed.methods.surrogate import Pool, Quadratic, Surrogate
+from chronofed.methods.surrogate import Pool, Quadratic, Surrogate, Teacher
 from chronofed.methods.weighting import RoundWeights
 
 MAX_BODY_BYTES = 2**32
 """Default limit for the size of a body."""
-ORDER_PARTS = ("server", "model", "quadratic", "replay")
+ORDER_PARTS = ("server", "model", "quadratic", "replay", "teachers")
 """Records in the body of an order."""
+TEACHER_TENSORS = ("params", "buffers", "classes")
+"""Tensors of a teacher."""
+
+
+class TeacherSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a header says about a teacher; its tensors are in the body.
+
+    Attributes:
+        weight: Weight of its distillation loss.
+        temperature: Temperature of both outputs.
+        form: The way in which outputs become probabilities.
+    """
+
+    weight: float
+    temperature: Annotated[float, msgspec.Meta(gt=0)]
+    form: OutputForm
 
 
 class PastSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,12 +63,14 @@ class PastSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         spans: Start and stop of the parameters with a quadratic.
         scale: Factor of the present's gradient there.
         even: Sum of the weights of samples to replay, if all are equal.
+        teachers: Models to distil from.
     """
 
     present: float
     spans: list[tuple[int, int]] = []
     scale: list[float] = []
     even: float | None = None
+    teachers: list[TeacherSettings] = []
 
 
 class OrderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -175,6 +194,12 @@ def _encode_past(past: Surrogate) -> tuple[Table, dict[str, Tensor]]:
         tensors["replay/x"] = past.replay.samples.x
         tensors["replay/y"] = past.replay.samples.y
         tensors["replay/weight"] = past.replay.weight
+    if past.teachers:
+        names = TeacherSettings.__struct_fields__
+        settings["teachers"] = [{n: getattr(each, n) for n in names} for each in past.teachers]
+        for k, each in enumerate(past.teachers):
+            parts = {name: getattr(each, name) for name in TEACHER_TENSORS}
+            tensors |= {f"teachers/{k}.{n}": t for n, t in parts.items() if t is not None}
     return settings, tensors
 
 
@@ -214,6 +239,7 @@ def _decode_weights(table: Table, method: Method) -> RoundWeights:
 
 def _decode_past(settings: PastSettings, records: Mapping[str, Record]) -> Surrogate:
     numbers = (settings.present, *settings.scale, settings.even or 0.0)
+    numbers += tuple(x for each in settings.teachers for x in (each.weight, each.temperature))
     if not all(map(math.isfinite, numbers)):
         raise MessageError("the surrogate of the past has numbers that are not finite")
     past = Surrogate(settings.present)
@@ -227,7 +253,22 @@ def _decode_past(settings: PastSettings, records: Mapping[str, Record]) -> Surro
             raise MessageError("samples to replay need one label and one weight each")
         samples = Samples(part["x"], part["y"])
         past = replace(past, replay=Pool(samples, part["weight"], settings.even))
-    return past
+    return replace(past, teachers=_decode_teachers(settings, records.get("teachers", {})))
+
+
+def _decode_teachers(settings: PastSettings, record: Record) -> tuple[Teacher, ...]:
+    known = {f"{k}.{name}" for k in range(len(settings.teachers)) for name in TEACHER_TENSORS}
+    if not record.keys() <= known:
+        raise MessageError("tensors of teachers that the header does not name")
+    return tuple(
+        Teacher(
+            weight=each.weight,
+            temperature=each.temperature,
+            form=each.form,
+            **{name: record.get(f"{k}.{name}") for name in TEACHER_TENSORS},
+        )
+        for k, each in enumerate(settings.teachers)
+    )
 
 
 def _check_spans(quadratic: Quadratic, size: int) -> None:

@@ -78,7 +78,7 @@ class ScenarioData:
                 f"client {order.client} has no source, but clients of this scenario bring their own data: "
                 f"start its node with --node-config 'client={order.client} source=\"/path/source.toml\" ...'"
             )
-        built = build(experiment, self.folder, self.spec_folder)
+        built = build(experiment, self.folder, self.spec_folder, on_client=True)
         plan = without(built.scenario.at(order.round), experiment.deletions)
         visit = plan.visits.get(order.client)
         if visit is None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Literal, Protocol
 
@@ -16,6 +16,7 @@ from chronofed.core.types import Batch, Objective, Record, Samples, Vector
 from chronofed.methods.optimizers import State, adamw_, adamw_state, clip_, sgd_, sgd_state
 from chronofed.methods.schedules import LearningRateSchedule
 from chronofed.methods.surrogate import Pool, Surrogate, lone_samples
+from chronofed.methods.teaching import check_teachers, distil_
 
 # Samples per pass of a full gradient. It bounds memory and does not change the result: where samples depend on
 # their batch, the batches of training are used instead.
@@ -147,15 +148,36 @@ class Local(Protocol):
         """Number of local steps in this round."""
         ...
 
-    def stochastic_gradient(self, params: Vector) -> Vector:
-        r"""Unbiased gradient of :math:`p_t f_t + \sum_\tau p_\tau \tilde f_\tau` at ``params``."""
+    @property
+    def samples(self) -> Samples:
+        """The present data."""
         ...
 
-    def stochastic_gradients(self, *points: Vector) -> list[Vector]:
+    @property
+    def key(self) -> int:
+        """Number of the present data set on its client: the same number means the same samples."""
+        ...
+
+    @property
+    def scratch(self) -> dict[str, Tensor]:
+        """Notes of one exchange, which are thrown away after it: ``gradient`` writes, ``finish`` reads.
+
+        It is for variables that move with every local step. A method that uses it is not declared ``stacked``.
+        """
+        ...
+
+    def stochastic_gradient(self, params: Vector, offset: Tensor | None = None) -> Vector:
+        r"""Unbiased gradient of :math:`p_t f_t + \sum_\tau p_\tau \tilde f_\tau` at ``params``.
+
+        ``offset``, ``(classes,)``, is added to the logits of all samples before the loss.
+        """
+        ...
+
+    def stochastic_gradients(self, *points: Vector, offset: Tensor | None = None) -> list[Vector]:
         """The same mini-batch's gradient at several points; only the first counts for the buffers."""
         ...
 
-    def full_gradient(self, params: Vector) -> Vector:
+    def full_gradient(self, params: Vector, offset: Tensor | None = None) -> Vector:
         r"""Gradient of the whole local objective, the mean of :meth:`stochastic_gradient` over an epoch.
 
         It is exact where samples do not depend on each other. With BatchNorm the objective of local steps
@@ -188,6 +210,8 @@ class ClientLocal:
         generator: Random generator of this visit.
         pace: Share of the steps that the client completes.
         optimizer_state: What the client kept of its optimisers, by the number of the descent in a round.
+        key: Number of the present data set.
+        scratch: Notes of a backbone during this exchange.
     """
 
     objective: Objective
@@ -197,6 +221,8 @@ class ClientLocal:
     generator: Generator
     pace: float = 1.0
     optimizer_state: Record = field(default_factory=dict)
+    key: int = 0
+    scratch: dict[str, Tensor] = field(default_factory=dict)
     pool: Pool = field(init=False)
     steps: int = field(init=False)
     _draws: Iterator[tuple[Tensor, Tensor]] = field(init=False, repr=False)
@@ -210,22 +236,23 @@ class ClientLocal:
         object.__setattr__(self, "steps", steps)
         draws = _whole(pool) if size == "full" else pool.draws(size, self.generator, least)
         object.__setattr__(self, "_draws", draws)
+        check_teachers(self.past.teachers, self.objective)
 
     def draw(self) -> tuple[Tensor, Tensor]:
         """Draw the next mini-batch: positions in the pool, and weights."""
         return next(self._draws)
 
-    def stochastic_gradient(self, params: Vector) -> Vector:
+    def stochastic_gradient(self, params: Vector, offset: Tensor | None = None) -> Vector:
         r"""Compute an unbiased gradient of :math:`p_t f_t + \sum_\tau p_\tau \tilde f_\tau` at ``params``."""
-        (gradient,) = self.stochastic_gradients(params)
+        (gradient,) = self.stochastic_gradients(params, offset=offset)
         return gradient
 
-    def stochastic_gradients(self, *points: Vector) -> list[Vector]:
+    def stochastic_gradients(self, *points: Vector, offset: Tensor | None = None) -> list[Vector]:
         """Compute one mini-batch's gradient at several points; only the first updates the buffers."""
         drawn = self.draw()
         batch = self.pool.whole() if self.train.batch_size == "full" else self.pool.at(*drawn)
         x = self.objective.augment(batch.x, self.generator)
-        same = Batch(x, batch.y, batch.weight)
+        same = Batch(x, batch.y, batch.weight, offset)
         if len(points) == 1:
             return [self._gradient(points[0], same)]
         state = torch.default_generator.get_state()
@@ -238,14 +265,16 @@ class ClientLocal:
         self.objective.buffers = buffers
         return gradients
 
-    def full_gradient(self, params: Vector) -> Vector:
+    def full_gradient(self, params: Vector, offset: Tensor | None = None) -> Vector:
         """Compute the gradient of the whole local objective; the model's buffers do not change."""
         buffers = self.objective.buffers
         total = torch.zeros_like(params)
         for batch in self._epoch():
-            total.add_(self.objective.gradient(params, batch))
+            total.add_(self.objective.gradient(params, replace(batch, offset=offset)))
         self.objective.buffers = buffers
         self.past.add_gradient_(total, params)
+        for batch in self._epoch() if self.past.teachers else ():
+            self._distil_(total, params, batch)
         return total
 
     @property
@@ -263,9 +292,18 @@ class ClientLocal:
     def _gradient(self, params: Vector, batch: Batch) -> Vector:
         gradient = self.objective.gradient(params, batch)
         self.past.add_gradient_(gradient, params)
+        self._distil_(gradient, params, batch)
         if self.train.clip_norm is not None:
             clip_(gradient, self.train.clip_norm)
         return gradient
+
+    def _distil_(self, gradient: Vector, params: Vector, batch: Batch) -> None:
+        """Add the gradients of the teachers' distillation losses in place."""
+        total = float(self.pool.weight.abs().sum()) if self.past.teachers else 0.0
+        if not total:
+            return
+        shares = Batch(batch.x, batch.y, batch.weight.abs() / total)
+        distil_(gradient, params, shares, self.past.teachers, self.objective)
 
     def descend(self, start: Vector, direction: Callable[[Vector], Vector]) -> Vector:
         r"""Take K steps :math:`w \gets w - \eta_l\, d(w)` from ``start``, or those of another optimiser.

@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from torch import Tensor
+
 from chronofed.core.config import Config
 from chronofed.core.errors import IncompatibleError, SpecError
 from chronofed.core.types import Vector
@@ -46,6 +48,8 @@ class Method(Config):
 
 def _leak(method: Method) -> str | None:
     """Describe what would leave a client beyond what a private backbone covers, in one line."""
+    if method.backbone.refines:
+        return "backbone: refine sees what single clients sent, which Private does not cover; remove it"
     if method.average == "samples":
         return "average: Private needs clients of equal weight; set average = 'clients'"
     uncovered = "go to the server, which Private does not cover; choose"
@@ -79,6 +83,20 @@ def check(
             f"rounds: the scenario ends after {scenario.rounds} rounds, but {rounds} are requested"
         )
         raise SpecError(msg)
+
+
+def check_samples(method: Method, samples: Tensor | None) -> None:
+    """Refuse a backbone that needs samples on the server, if there are none.
+
+    Raises:
+        SpecError: If they are missing.
+    """
+    if method.backbone.needs_samples and (samples is None or not len(samples)):
+        name = type(method.backbone).__name__
+        raise SpecError(
+            f"server_data: missing; {name} refines the model on unlabelled samples of the server, so name "
+            "their source"
+        )
 
 
 def _check_train(method: Method, scenario: Scenario, train: Train) -> None:

@@ -1,20 +1,21 @@
 r"""Surrogates: remembered objectives in the form that local steps use.
 
-Every approximation of the paper has one of two forms, or both:
+Every approximation of the paper has one of the first two forms, or both; distillation is the third:
 
 * a quadratic, whose gradient is ``linear + diagonal * w``: the Taylor expansions of all remembered rounds
   collapse into these two vectors;
-* weighted samples that are replayed together with the present ones.
+* weighted samples that are replayed together with the present ones;
+* teachers: earlier models whose outputs on the samples of training are to stay as they were.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import torch
 from torch import Generator, Tensor, inference_mode
 
-from chronofed.core.types import Batch, Samples, Spans, Vector
+from chronofed.core.types import Batch, OutputForm, Samples, Spans, Vector
 
 
 @lru_cache(maxsize=256)
@@ -174,6 +175,30 @@ class Quadratic:
 
 
 @dataclass(frozen=True, slots=True)
+class Teacher:
+    r"""A model to distil from: it adds :math:`\lambda` times a distillation loss to the local objective.
+
+    The loss is the mean over the samples of training, replayed ones included, each in proportion to the
+    absolute value of its weight (:meth:`~chronofed.core.types.Objective.distilled`).
+
+    Attributes:
+        params: Its parameters; ``None`` for the server's model at the beginning of the round, with its buffers.
+        weight: :math:`\lambda`. The loss has no factor :math:`T^2`: include it here, if you want it.
+        temperature: :math:`T`.
+        classes: Positions of the outputs that it may speak about, ``(k,)`` of int64; by default all.
+        buffers: Its buffers; a model that has buffers needs them.
+        form: The way in which outputs become probabilities.
+    """
+
+    params: Vector | None
+    weight: float
+    temperature: float = 2.0
+    classes: Tensor | None = None
+    buffers: Vector | None = None
+    form: OutputForm = "softmax"
+
+
+@dataclass(frozen=True, slots=True)
 class Surrogate:
     r"""The weight of the present :math:`p_t`, and the past :math:`\sum_\tau p_\tau \tilde f_\tau`.
 
@@ -181,11 +206,25 @@ class Surrogate:
         present: Weight of the present samples.
         replay: Samples of the past; their weights sum to the past's share of the objective.
         quadratic: The past as a quadratic function of the parameters.
+        teachers: Models to distil from.
     """
 
     present: float = 1.0
     replay: Pool | None = None
     quadratic: Quadratic | None = None
+    teachers: tuple[Teacher, ...] = ()
+
+    def taught_by(self, params: Vector, buffers: Vector) -> "Surrogate":
+        """Return the surrogate with the server's model in place of teachers without parameters."""
+        if all(teacher.params is not None for teacher in self.teachers):
+            return self
+        teachers = (
+            teacher
+            if teacher.params is not None
+            else replace(teacher, params=params, buffers=buffers)
+            for teacher in self.teachers
+        )
+        return replace(self, teachers=tuple(teachers))
 
     def pool(self, samples: Samples) -> Pool:
         """Return the present samples together with those to replay."""

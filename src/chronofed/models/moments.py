@@ -36,6 +36,11 @@ CONTAINERS = (nn.Sequential, Classifier, ResNet, BasicBlock)
 KNOWN_MODULES = frozenset((nn.Linear, *CONVOLUTIONS, *NORMS, *OTHERS, *CONTAINERS))
 
 
+def shifted(logits: Tensor, offset: Tensor | None) -> Tensor:
+    """Add the offset of a batch to its logits."""
+    return logits if offset is None else logits + offset.to(logits)
+
+
 def supports(module: nn.Module) -> bool:
     """Check that :func:`moments` knows every part of a model, and that each is called once."""
     parts = [part for _, part in module.named_modules(remove_duplicate=False)]
@@ -66,7 +71,8 @@ def moments(
     """
     layers = _layers(module, names)
     with _recording(module, layers) as recorded:
-        loss = (price or CrossEntropy()).total(module(batch.x), batch.y)
+        outputs = shifted(module(batch.x), batch.offset)
+        loss = (price or CrossEntropy()).total(outputs, batch.y)
     signals = torch.autograd.grad(loss, [recorded[layer][1] for layer in layers])
     found, weight = dict[str, Moments](), batch.weight.to(loss)
     for (layer, wanted), signal in zip(layers.items(), signals, strict=True):
@@ -192,7 +198,7 @@ def reference_moments(
     chosen = {name: fixed.pop(name) for name in names}
 
     def loss(chosen: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        outputs = functional_call(module, fixed | chosen, (x[None],))
+        outputs = shifted(functional_call(module, fixed | chosen, (x[None],)), batch.offset)
         return (price or CrossEntropy()).total(outputs, y[None])
 
     gradients = vmap(grad(loss), in_dims=(None, 0, 0))(chosen, batch.x, batch.y)

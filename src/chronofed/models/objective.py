@@ -8,11 +8,12 @@ from torch import Generator, Tensor, inference_mode, nn, no_grad
 
 from chronofed.core.errors import ChronofedError, DataError, SpecError, UserCodeError
 from chronofed.core.flat import Flat, take
-from chronofed.core.types import Batch, Samples, Spans, Vector
+from chronofed.core.types import Batch, OutputForm, Samples, Spans, Vector
 from chronofed.core.user_code import in_one_line, user_traceback
+from chronofed.models.distillation import distillation_losses
 from chronofed.models.layers import Classifier, ResNet, Scale
 from chronofed.models.losses import CrossEntropy, Loss
-from chronofed.models.moments import moments, reference_moments, supports
+from chronofed.models.moments import moments, reference_moments, shifted, supports
 
 # Samples of one pass; bounds memory.
 CHUNK_SAMPLES = 256
@@ -63,9 +64,7 @@ class TorchObjective:
 
     def gradient(self, params: Vector, batch: Batch) -> Vector:
         """Gradient of the weighted loss in training mode: BatchNorm uses the batch's statistics."""
-        self.flat.bind(params)
-        if not self.flat.module.training:
-            self.flat.module.train()
+        self._training(params)
         return self.flat.gradient(self._weighted(batch))
 
     def augment(self, x: Tensor, generator: Generator) -> Tensor:
@@ -82,11 +81,43 @@ class TorchObjective:
         """The slice of the flat vector that each named parameter occupies."""
         return self.flat.spans
 
+    @property
+    def shapes(self) -> Mapping[str, torch.Size]:
+        """The shape of each named parameter."""
+        named = dict(self.flat.module.named_parameters())
+        return {name: named[name].shape for name in self.names}
+
     def logits(self, params: Vector, x: Tensor) -> Tensor:
         """Outputs in evaluation mode: ``(b, classes)``, of a regression ``(b, 1)``."""
         self._evaluating(params)
         with inference_mode():
             return self._forward(x)
+
+    def losses(self, params: Vector, batch: Batch) -> Tensor:
+        """Loss of every sample in evaluation mode, ``(n,)``."""
+        self._evaluating(params)
+        with no_grad():
+            return torch.cat([self._losses(part) for part in _chunks(batch)])
+
+    def distilled(
+        self,
+        params: Vector,
+        batch: Batch,
+        logits: Tensor,
+        temperature: float = 2.0,
+        classes: Tensor | None = None,
+        form: OutputForm = "softmax",
+    ) -> Vector:
+        """Gradient of the distillation loss in training mode; the buffers stay as they are."""
+        buffers = self.buffers
+        self._training(params)
+        pair = self._forward(batch.x), logits.to(self.device)
+        if classes is not None:
+            pair = pair[0][:, classes.to(self.device)], pair[1][:, classes.to(self.device)]
+        losses = distillation_losses(*pair, temperature, form)
+        gradient = self.flat.gradient(losses @ batch.weight.to(losses))
+        self.buffers = buffers
+        return gradient
 
     def features(self, params: Vector, x: Tensor, layer: str | None = None) -> Tensor:
         """Inputs of a named layer, by default of the last linear one, ``(n, k)``.
@@ -139,7 +170,7 @@ class TorchObjective:
         sums = params.new_zeros(2, numbers)
         for part in _chunks(batch, most):
             x = self._placed(part.x) if quick else self.encode(part.x)
-            placed = Batch(x, part.y.to(self.device), part.weight)
+            placed = Batch(x, part.y.to(self.device), part.weight, part.offset)
             found = (moments if quick else reference_moments)(
                 self.flat.module, names, placed, self.loss
             )
@@ -207,6 +238,11 @@ class TorchObjective:
         what = "no linear layer: name another" if name is None else f"no layer {name!r}"
         raise SpecError(f"the model has {what}; its layers are {', '.join(layers)}")
 
+    def _training(self, params: Vector) -> None:
+        self.flat.bind(params)
+        if not self.flat.module.training:
+            self.flat.module.train()
+
     def _evaluating(self, params: Vector) -> None:
         self.flat.bind(params)
         if self.flat.module.training:
@@ -238,8 +274,13 @@ class TorchObjective:
 
     def _weighted(self, batch: Batch) -> Tensor:
         """Weighted loss in the module's current mode."""
-        losses = self.loss(self._forward(batch.x), batch.y.to(self.device))
+        losses = self._losses(batch)
         return losses @ batch.weight.to(losses)
+
+    def _losses(self, batch: Batch) -> Tensor:
+        """Loss of every sample in the module's current mode."""
+        outputs = shifted(self._forward(batch.x), batch.offset)
+        return self.loss(outputs, batch.y.to(self.device))
 
     def _only_last(self, spans: Spans) -> bool:
         """Check for the last layer alone, of a model of this package: its gradients need no backward pass."""
@@ -263,7 +304,8 @@ class TorchObjective:
         for part in _chunks(batch):
             with no_grad():
                 seen = module.embed(self._placed(part.x))
-                signal = self.loss.signal(module.fc(seen), part.y.to(self.device))
+                outputs = shifted(module.fc(seen), batch.offset)
+                signal = self.loss.signal(outputs, part.y.to(self.device))
                 weight = part.weight.to(seen)
                 for power, total in zip(powers, sums, strict=True):
                     raised = signal.pow(power)
@@ -312,4 +354,4 @@ def _flat_gradient(value: Tensor, chosen: list[Tensor]) -> Vector:
 
 def _chunks(batch: Batch, most: int = CHUNK_SAMPLES) -> Iterator[Batch]:
     parts = (torch.split(t, most) for t in (batch.x, batch.y, batch.weight))
-    return (Batch(*part) for part in zip(*parts, strict=True))
+    return (Batch(x, y, weight, batch.offset) for x, y, weight in zip(*parts, strict=True))

@@ -4,8 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import torch
+from torch import Tensor
 
 from chronofed.clients.deletion import check_deletions
 from chronofed.core.errors import SpecError
@@ -14,11 +16,12 @@ from chronofed.data.dataset import Dataset, EvaluateOn
 from chronofed.data.holdout import with_validation
 from chronofed.data.preparation import Settled
 from chronofed.engines.auto import EngineChoice, choose
-from chronofed.methods.method import check, check_buffers
+from chronofed.methods.method import check, check_buffers, check_samples
 from chronofed.models.supervised import SupervisedTask
 from chronofed.runs.identity import digest_data, identify
 from chronofed.runs.load_spec import locate
 from chronofed.runs.period_digests import PeriodDigests, digest_periods
+from chronofed.runs.server_data import digest_samples, load_server_samples, without_held_out
 from chronofed.runs.settle import settle, settle_measures, tuning_periods
 from chronofed.runs.spec import FOREVER, Experiment
 from chronofed.runs.start import StartModel, load_start
@@ -40,6 +43,8 @@ class BuiltRun:
         periods: Digests of the data by period, if they have periods.
         start: The model to start from, if it is not a random one.
         upcoming: The rows of the next period, if the model is evaluated on them.
+        server_samples: Unlabelled samples of the server, if it has any.
+        server_digest: Digest of their source; empty if there are none.
     """
 
     experiment: Experiment
@@ -50,11 +55,14 @@ class BuiltRun:
     periods: PeriodDigests | None = None
     start: StartModel | None = None
     upcoming: NextPeriod | None = None
+    server_samples: Tensor | None = None
+    server_digest: str = ""
 
     @property
     def identity(self) -> dict[str, str]:
         """Everything that must not change between two parts of a run."""
-        return identify(self.experiment, self.data_digest, self.start.digest if self.start else "")
+        start = self.start.digest if self.start else ""
+        return identify(self.experiment, self.data_digest, start, self.server_digest)
 
     def first_snapshot(self) -> Snapshot | None:
         """Return the state before the first round of a run that starts from a model; ``None`` for any other."""
@@ -89,6 +97,8 @@ def build(
     beside: Path | None = None,
     check_identity: Callable[[dict[str, str]], None] | None = None,
     settled: Settled | None = None,
+    *,
+    on_client: bool = False,
 ) -> BuiltRun:
     """Load the data, make task and scenario, and refuse what cannot work.
 
@@ -98,28 +108,48 @@ def build(
         beside: Folder that a relative data path starts from; by default the current one.
         check_identity: Called with the identity as soon as the data are loaded: other data may not even fit.
         settled: What earlier parts of the same run have settled about its table.
+        on_client: Whether this is the machine of a client, which does not have the server's own samples.
 
     Raises:
         SpecError: If the parts do not fit together.
         IncompatibleError: If the scenario cannot serve the method.
     """
     check_device(experiment.device)
+    if on_client:
+        experiment = msgspec.structs.replace(experiment, server_data=None)
     experiment = settle(locate(experiment, beside or Path.cwd(), data))
     start = load_start(experiment.start) if experiment.start else None
     settled = _settled(settled or Settled(), start)
-    dataset = experiment.data.load_settled(data, experiment.seed, settled)
-    experiment = settle_measures(experiment, dataset)
-    periods = digest_periods(dataset)
-    data_digest = periods.digest() if periods else digest_data(dataset)
+    loaded = experiment.data.load_settled(data, experiment.seed, settled)
+    experiment = settle_measures(experiment, loaded)
+    samples = load_server_samples(experiment, loaded, data)
+    periods, server_digest = digest_periods(loaded), digest_samples(samples)
+    data_digest = periods.digest() if periods else digest_data(loaded)
     if check_identity is not None:
-        check_identity(identify(experiment, data_digest, start.digest if start else ""))
-    dataset = _split(experiment, dataset)
+        begun = start.digest if start else ""
+        check_identity(identify(experiment, data_digest, begun, server_digest))
+    dataset = _split(experiment, loaded)
     scenario = experiment.scenario.on(dataset, experiment.seed)
     if start is not None:
         start.check_settings(to_table(experiment.model))
     task, rounds = experiment.task(dataset), _rounds(experiment, scenario)
     upcoming = _upcoming(experiment, dataset, scenario, rounds)
-    built = BuiltRun(experiment, task, scenario, rounds, data_digest, periods, start, upcoming)
+    # Before it is trained on, every row of a later period is evaluated on.
+    held_out = (loaded.test, loaded.validation, dataset.test, dataset.train if upcoming else None)
+    built = BuiltRun(
+        experiment,
+        task,
+        scenario,
+        rounds,
+        data_digest,
+        periods,
+        start,
+        upcoming,
+        without_held_out(samples, held_out),
+        server_digest,
+    )
+    if not on_client:
+        check_samples(experiment.method, built.server_samples)
     _check(built)
     return built
 

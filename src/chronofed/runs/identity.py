@@ -26,6 +26,7 @@ _OWN = re.compile(r"([A-Za-z_][\w.]*):[A-Za-z_][\w.]*")
 _WORDS = {
     "data": "the data",
     "start": "the model it starts from",
+    "server_data": "the samples of the server",
     "settings": "the settings in spec.toml",
 }
 
@@ -34,22 +35,26 @@ class ChangedError(RunError):
     """A run that was begun with something else, and is left as it is."""
 
 
-def identify(experiment: Experiment, data: str, start: str = "") -> dict[str, str]:
+def identify(
+    experiment: Experiment, data: str, start: str = "", server: str = ""
+) -> dict[str, str]:
     """Return everything that must not change between two parts of a run.
 
     Args:
         experiment: The settings.
         data: The digest of the data.
         start: The digest of the model that it starts from, if there is one.
+        server: The digest of the server's own samples, if there are any.
 
     Returns:
-        ``data``, ``start``, ``settings``, ``version`` of chronofed, and the digest of the file of every module
-        that the settings name as ``module:Class``.
+        ``data``, ``start``, ``server_data``, ``settings``, ``version`` of chronofed, and the digest of the file
+        of every module that the settings name as ``module:Class``.
     """
     own = {f"{MODULE}{name}": _file_digest(name) for name in sorted(set(_modules(experiment)))}
     return {
         "data": data,
         **({"start": start} if start else {}),
+        **({"server_data": server} if server else {}),
         "settings": experiment.fingerprint(),
         "version": version("chronofed"),
         **own,

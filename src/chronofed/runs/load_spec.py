@@ -12,6 +12,7 @@ from chronofed.core.paths import expand
 from chronofed.core.spec_io import from_table
 from chronofed.data import registry
 from chronofed.data.client_source.rows import SourceRows
+from chronofed.data.dataset import DataSettings
 from chronofed.data.table import Table
 from chronofed.runs.directory import RunDirectory
 from chronofed.runs.spec import Experiment
@@ -123,7 +124,7 @@ def locate(experiment: Experiment, beside: Path, data: Path | None) -> Experimen
 
 
 def locate_data(experiment: Experiment, beside: Path, data: Path | None) -> Experiment:
-    """Make the path of a data file absolute.
+    """Make the paths of data files absolute.
 
     Args:
         experiment: The experiment.
@@ -134,16 +135,25 @@ def locate_data(experiment: Experiment, beside: Path, data: Path | None) -> Expe
         SpecError: If the file is in none of the folders.
     """
     folders = (beside, *registry.folders(data))
-    settings = experiment.data
+    located = _located("data", experiment.data, folders)
+    experiment = msgspec.structs.replace(experiment, data=located)
+    if experiment.server_data is None:
+        return experiment
+    located = _located("server_data", experiment.server_data, folders)
+    return msgspec.structs.replace(experiment, server_data=located)
+
+
+def _located(where: str, settings: DataSettings, folders: Sequence[Path]) -> DataSettings:
+    """Return data settings with an absolute path."""
     if isinstance(settings, Table):
-        path = _found("data.path", settings.path, folders)
-        more = tuple(_found("data.more", name, folders) for name in settings.more)
-        settings = msgspec.structs.replace(settings, path=path, more=more)
-    elif isinstance(settings, SourceRows):
-        path = _found("data.source.path", settings.source.path, folders)
+        path = _found(f"{where}.path", settings.path, folders)
+        more = tuple(_found(f"{where}.more", name, folders) for name in settings.more)
+        return msgspec.structs.replace(settings, path=path, more=more)
+    if isinstance(settings, SourceRows):
+        path = _found(f"{where}.source.path", settings.source.path, folders)
         source = msgspec.structs.replace(settings.source, path=path)
-        settings = msgspec.structs.replace(settings, source=source)
-    return msgspec.structs.replace(experiment, data=settings)
+        return msgspec.structs.replace(settings, source=source)
+    return settings
 
 
 def _found(where: str, name: str, folders: Sequence[Path], wanted: str = "") -> str:

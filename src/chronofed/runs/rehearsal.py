@@ -104,6 +104,7 @@ def _rounds(built: BuiltRun, engine: LocalEngine, client: int, indices: Indices)
         engine=engine,
         seed=settings.seed,
         checked=True,
+        server_samples=built.server_samples,
     )
     try:
         for snapshot in snapshots:

@@ -330,6 +330,7 @@ def _snapshots(
         deletions=settings.deletions,
         timer=timer,
         checked=True,
+        server_samples=built.server_samples,
     )
     with user_frames_only():
         yield from snapshots

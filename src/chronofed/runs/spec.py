@@ -81,6 +81,8 @@ class Experiment(Config):
         seed: Root of all randomness.
         rounds: Number of rounds; by default as many as the scenario has. ``forever``: until it is stopped.
         data: The data set.
+        server_data: Source of unlabelled samples on the server, for a backbone that refines the model on them.
+            Only the inputs of its training samples are used; those that are also evaluated on are left out.
         model: The model.
         loss: The loss of a sample; by default ``cross-entropy`` for classes and ``squared`` for numbers. Or
             your own, as ``package.module:Class`` of a :class:`~chronofed.Loss`.
@@ -112,6 +114,7 @@ class Experiment(Config):
     seed: Natural = 0
     rounds: Count | Literal["forever"] | None = None
     data: DataSettings = Images()
+    server_data: DataSettings | None = None
     model: ModelSettings = Mlp()
     loss: Loss | None = None
     scenario: ScenarioSettings = Subsets()

@@ -42,7 +42,10 @@ def costs(method: Method) -> Costs:
     samples = Samples(torch.randn(80, FEATURES, generator=generator) + y[:, None], y)
     task = Classification(Dataset("costs", samples, samples, ("0", "1")), Linear())
     scenario = Subsets(clients=CLIENTS, subsets=4, client_alpha=10.0).on(task.data, seed=0)
-    snapshots = list(run(method, scenario, task, rounds=ROUNDS, train=Train(steps=1)))
+    train, unlabelled = Train(steps=1), samples.x
+    snapshots = list(
+        run(method, scenario, task, rounds=ROUNDS, train=train, server_samples=unlabelled)
+    )
     return _costs(snapshots[-1])
 
 

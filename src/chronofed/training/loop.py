@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
 from chronofed.clients.cache import replace_all, snapshot_of
 from chronofed.clients.deletion import Deletion, apply_deletions, without
@@ -16,10 +17,10 @@ from chronofed.core.timing import PhaseTimer
 from chronofed.core.types import Record, Task, Vector
 from chronofed.engines.base import Engine, StatefulEngine, one_thread
 from chronofed.engines.serial import SerialEngine
-from chronofed.methods.backbones.base import Uploads, weighted_mean
+from chronofed.methods.backbones.base import Bench, Upload, Uploads, weighted_mean
 from chronofed.methods.local import Train
 from chronofed.methods.memories import MemoryItem, Moment
-from chronofed.methods.method import Method, check, check_buffers
+from chronofed.methods.method import Method, check, check_buffers, check_samples
 from chronofed.methods.surrogate import Surrogate
 from chronofed.scenarios.base import Plan, Scenario
 from chronofed.training.traffic import Traffic
@@ -68,6 +69,7 @@ def run(  # noqa: PLR0913 - one place for all parts of a run
     deletions: Sequence[Deletion] = (),
     timer: PhaseTimer | None = None,
     checked: bool = False,
+    server_samples: Tensor | None = None,
 ) -> Iterator[Snapshot]:
     """Train, and yield the state after every round.
 
@@ -83,6 +85,7 @@ def run(  # noqa: PLR0913 - one place for all parts of a run
         deletions: Data to forget from some round on.
         timer: Measures the time of each phase.
         checked: Skip the compatibility checks, because the caller has made them.
+        server_samples: Unlabelled samples on the server, for a backbone that refines the model with them.
 
     Returns:
         One snapshot per round.
@@ -90,6 +93,7 @@ def run(  # noqa: PLR0913 - one place for all parts of a run
     Raises:
         IncompatibleError: If the scenario cannot serve the method.
     """
+    check_samples(method, server_samples)
     if not checked:
         check(method, scenario, rounds, train)
     timer = timer or PhaseTimer()
@@ -106,7 +110,9 @@ def run(  # noqa: PLR0913 - one place for all parts of a run
     if isinstance(engine, StatefulEngine):
         engine.load_state_dict(start.engine)
     last = scenario.rounds if rounds is None else rounds
-    server = _Server(method, engine, train or Train(), seed, tuple(deletions), timer)
+    server = _Server(
+        method, engine, train or Train(), seed, tuple(deletions), timer, task, server_samples
+    )
     return server.rounds(scenario, start, last)
 
 
@@ -120,6 +126,8 @@ class _Server:
     seed: int
     deletions: tuple[Deletion, ...]
     timer: PhaseTimer
+    task: Task
+    samples: Tensor | None
 
     def rounds(self, scenario: Scenario, now: Snapshot, last: int | None) -> Iterator[Snapshot]:
         # From here on the engine holds the client states.
@@ -170,27 +178,37 @@ class _Server:
         self, now: Snapshot, plan: Plan, server: Record, past: Surrogate | None
     ) -> list[Order]:
         weights = self.method.weights.resolve(now.weighting_state)
-        sent, train = self.method.backbone.broadcast(server), self.train.at(now.round)
+        backbone, train = self.method.backbone, self.train.at(now.round)
+        sent, address = backbone.broadcast(server), backbone.address
         return [
-            Order(now.round, i, sent, now.buffers, weights, past, train, self.seed)
+            Order(now.round, i, address(sent, i), now.buffers, weights, past, train, self.seed)
             for i in plan.visits
         ]
 
     def _uploads(self, results: list[Result]) -> Uploads:
-        weight = shares(results, self.method.average)
-        return [(weight[result.client], result.upload) for result in results]
+        weight, hidden = shares(results, self.method.average), self.method.backbone.private
+        return [Upload(weight[r.client], r.upload, None if hidden else r.client) for r in results]
+
+    def _bench(self, now: Snapshot, buffers: Vector, results: list[Result]) -> Bench:
+        objective = self.task.objective()
+        objective.buffers = buffers
+        samples = torch.empty(0) if self.samples is None else self.samples
+        generator = torch_generator(self.seed, "refine", now.round)
+        return Bench(objective, samples, now.server, [r.buffers for r in results], generator)
 
     def _next(self, now: Snapshot, results: list[Result]) -> Snapshot:
         method = self.method
-        server = method.backbone.aggregate(now.server, self._uploads(results))
-        # The sum is finite only if every parameter is, and takes one pass.
-        if not math.isfinite(server["params"].sum(dtype=torch.float64)):
-            msg = f"round {now.round}: the model is no longer finite; try a smaller train.lr"
-            raise DivergedError(msg)
+        uploads = self._uploads(results)
+        server = method.backbone.aggregate(now.server, uploads)
+        _check_finite(now.round, server)
         buffers = results[0].buffers
         if buffers.numel():
             weight = shares(results, method.average)
             buffers = weighted_mean([(weight[r.client], {"b": r.buffers}) for r in results], "b")
+        if method.backbone.refines:
+            bench = self._bench(now, buffers, results)
+            server = method.backbone.refine(server, uploads, bench)
+            _check_finite(now.round, server)
         new = [
             MemoryItem(now.round, r.client, r.key, r.size, r.record) for r in results if r.record
         ]
@@ -206,6 +224,13 @@ class _Server:
             past=past,
             weighting_state=learned,
         )
+
+
+def _check_finite(round_: int, server: Record) -> None:
+    # The sum is finite only if every parameter is, and takes one pass.
+    if not math.isfinite(server["params"].sum(dtype=torch.float64)):
+        msg = f"round {round_}: the model is no longer finite; try a smaller train.lr"
+        raise DivergedError(msg)
 
 
 def _sorted(results: Iterable[Result]) -> list[Result]:

@@ -37,9 +37,13 @@ def _bytes(record: Record) -> int:
 
 
 def _surrogate(past: Surrogate | None) -> int:
-    if past is None or past.quadratic is None:
+    if past is None:
         return 0
+    models = [t for each in past.teachers for t in (each.params, each.buffers, each.classes)]
+    taught = sum(tensor.nbytes for tensor in models if tensor is not None)
+    if past.quadratic is None:
+        return taught
     quadratic = past.quadratic
     # Two bounds and a scale per span.
     numbers = 3 * len(quadratic.spans)
-    return 8 * numbers + quadratic.linear.nbytes + quadratic.diagonal.nbytes
+    return taught + 8 * numbers + quadratic.linear.nbytes + quadratic.diagonal.nbytes

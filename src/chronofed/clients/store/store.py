@@ -8,6 +8,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
+import torch
+
+from chronofed.clients.deletion import made_of
 from chronofed.clients.state import ClientState, join_records, split_records
 from chronofed.clients.store import codec
 from chronofed.clients.store.database import (
@@ -161,9 +164,11 @@ class ClientStore:
         rows: Collection[int | str] | None = None,
         keys: Collection[int] | None = None,
     ) -> Removed:
-        """Remove data permanently, also from the file's free pages; the backbone's state stays.
+        """Remove data permanently, also from the file's free pages.
 
-        Rows and time are recorded, so that these data are never stored again.
+        The backbone's state stays, unless its ``sources`` name a forgotten row; with ``before`` or ``keys`` it
+        goes if it has any sources, because nobody knows how old they are. Rows and time are recorded, so that
+        these data are never stored again.
 
         Args:
             before: Remove samples with an earlier time stamp; without time stamps, data sets that were first
@@ -186,6 +191,7 @@ class ClientStore:
                 time = max(time, self._fact("horizon") or time)
                 database.execute("INSERT OR REPLACE INTO fact VALUES ('horizon', ?)", [time])
                 items.drop_before(time)
+            self._forget_state(everything=before is not None or bool(keys))
             left = counts(database)
         self._known.clear()
         with one_line_errors(self.path):
@@ -226,6 +232,14 @@ class ClientStore:
             items.drop_before(present - self.max_age // timedelta(microseconds=1))
         if self.limit_bytes is not None:
             items.drop_beyond(self.limit_bytes)
+
+    def _forget_state(self, *, everything: bool) -> None:
+        """Remove the backbone's state if it was computed from forgotten rows."""
+        found = self._database.execute("SELECT digest, content FROM state").fetchone()
+        state = {} if found is None else codec.decode(codec.verified(*found))
+        rows = torch.tensor(sorted(self.forgotten), dtype=torch.int64)
+        if "sources" in state and (everything or made_of(state, rows)):
+            self._write_state({})
 
     def _write_state(self, state: Record) -> None:
         content = codec.encode(state)

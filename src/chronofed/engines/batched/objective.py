@@ -6,8 +6,9 @@ import torch
 from torch import Generator, Tensor
 
 from chronofed.core.errors import IncompatibleError
-from chronofed.core.types import Batch, Samples, Spans
+from chronofed.core.types import Batch, OutputForm, Samples, Spans
 from chronofed.engines.batched.kernel import BatchedMlp
+from chronofed.engines.batched.support import unread_field
 from chronofed.models.objective import CHUNK_SAMPLES
 
 
@@ -34,6 +35,34 @@ class BatchedObjective:
         """The slice of the flat vector that each named parameter occupies."""
         return self._kernel.layout.names
 
+    @property
+    def shapes(self) -> Mapping[str, torch.Size]:
+        """The shape of each named parameter of one client."""
+        layers = self._kernel.layout.layers
+        matrices = {n.weight.start: torch.Size((n.outputs, n.inputs)) for n in layers}
+        spans = self.names.items()
+        return {n: matrices.get(s.start, torch.Size((s.stop - s.start,))) for n, s in spans}
+
+    def logits(self, params: Tensor, x: Tensor) -> Tensor:
+        """Refuse."""
+        raise _single("logits")
+
+    def losses(self, params: Tensor, batch: Batch) -> Tensor:
+        """Refuse."""
+        raise _single("losses")
+
+    def distilled(
+        self,
+        params: Tensor,
+        batch: Batch,
+        logits: Tensor,
+        temperature: float = 2.0,
+        classes: Tensor | None = None,
+        form: OutputForm = "softmax",
+    ) -> Tensor:
+        """Refuse."""
+        raise _single("distilled")
+
     def loss_gradient(self, params: Tensor, batch: Batch, spans: Spans) -> Tensor:
         """Gradient of the weighted loss, of the parameters in ``spans``."""
         return self.gradient_moments(params, batch, spans)[0]
@@ -44,6 +73,9 @@ class BatchedObjective:
 
     def gradient_moments(self, params: Tensor, batch: Batch, spans: Spans) -> tuple[Tensor, Tensor]:
         """Both, from the same pass."""
+        reason = unread_field(batch)
+        if reason is not None:
+            raise IncompatibleError(f"engine batched: {reason}; use engine = 'threads'")
         chunks = [self._pass(params, part, spans) for part in self._chunks(batch)]
         first, second = (sum(parts[1:], start=parts[0]) for parts in zip(*chunks, strict=True))
         return first, second

@@ -10,7 +10,7 @@ from torch import Tensor
 from chronofed.clients.client import Trained
 from chronofed.core.errors import IncompatibleError
 from chronofed.core.stacking import works_stacked
-from chronofed.core.types import Batch, Record, Vector
+from chronofed.core.types import Batch, Record, Samples, Vector
 from chronofed.engines.batched.kernel import BatchedMlp
 from chronofed.engines.batched.loop import QuadraticTerm
 from chronofed.engines.batched.objective import BatchedObjective
@@ -104,13 +104,30 @@ class StackedLocal:
         """Refuse: every client has its own number of steps."""
         raise _single("steps")
 
-    def stochastic_gradient(self, params: Matrix) -> Matrix:
+    @property
+    def samples(self) -> Samples:
+        """Refuse: every client has its own samples."""
+        raise _single("samples")
+
+    @property
+    def key(self) -> int:
+        """Refuse: every client has its own data set."""
+        raise _single("key")
+
+    @property
+    def scratch(self) -> dict[str, Tensor]:
+        """Refuse: every client has its own notes."""
+        raise _single("scratch")
+
+    def stochastic_gradient(self, params: Matrix, offset: Tensor | None = None) -> Matrix:
         """Every client's gradient on its next mini-batch."""
-        (gradient,) = self.stochastic_gradients(params)
+        (gradient,) = self.stochastic_gradients(params, offset=offset)
         return gradient
 
-    def stochastic_gradients(self, *points: Tensor) -> list[Matrix]:
+    def stochastic_gradients(self, *points: Tensor, offset: Tensor | None = None) -> list[Matrix]:
         """The same mini-batches' gradients at several points, ``(clients, d)`` or one ``(d,)`` for all."""
+        if offset is not None:
+            raise _single("stochastic_gradient with an offset")
         if not self._may_draw:
             raise IncompatibleError(
                 "engine batched: the backbone draws several mini-batches per step; "
@@ -119,7 +136,7 @@ class StackedLocal:
         self._may_draw, batch = False, next(self._batches)
         return [self._gradient(number, point, batch) for number, point in enumerate(points)]
 
-    def full_gradient(self, params: Tensor) -> Tensor:
+    def full_gradient(self, params: Tensor, offset: Tensor | None = None) -> Tensor:
         """Refuse: there are no full gradients of many clients."""
         raise _single("full_gradient")
 
@@ -155,7 +172,7 @@ class StackedLocal:
                 state[name][i] = kept
         return state
 
-    def descend_plainly(self, start: Vector) -> Matrix:
+    def descend_plainly(self, start: Tensor) -> Matrix:
         """Take the same steps along the gradient itself: each is fused into one product."""
         params, train, drawn = self._copies(start), self.train, self._sampler.draw()
         if equally_sized(drawn):
@@ -227,10 +244,11 @@ def _train_alike(
         gradient = backbone.gradient(params, server, local)
         return backbone.direction(gradient, params, server, client)
 
+    start = backbone.start(server, state, local)
     if local.plain and follows_gradient(backbone):
-        params = local.descend_plainly(server["params"])
+        params = local.descend_plainly(start)
     else:
-        params = local.descend(server["params"], direction)
+        params = local.descend(start, direction)
     if all(works_stacked(part.finish) for part in parts(backbone)):
         upload, after = backbone.finish(params, server, state, local)
         # Uploads are for this round only, so that rows of them will do.

@@ -6,8 +6,10 @@ declares what it can do, and what the kernel does not know is refused:
 
 * Records. :data:`READ_FIELDS` lists the fields that the kernel honours. A new field of such a class is refused
   as soon as it is not at its default, until it is listed here.
-* Methods of a backbone. ``gradient`` and ``direction`` must be declared
-  :func:`~chronofed.core.stacking.stacked`; an override that does not repeat the declaration is not.
+* Methods of a backbone. ``start``, ``gradient`` and ``direction`` must be declared
+  :func:`~chronofed.core.stacking.stacked`; an override that does not repeat the declaration is not. An override
+  of ``address`` is refused: all clients of a round must be sent the same.
+* Memories that declare ``teaches``.
 * Models and objectives. :func:`~chronofed.engines.batched.layout.layout_of` accepts only what it recognises.
 """
 
@@ -24,7 +26,7 @@ from torch import Tensor
 from chronofed.clients.messages import Order
 from chronofed.core.errors import IncompatibleError
 from chronofed.core.stacking import works_stacked
-from chronofed.core.types import Samples, Task
+from chronofed.core.types import Batch, Samples, Task
 from chronofed.engines.batched.layout import Layout, layout_of
 from chronofed.engines.batched.losses import CROSS_ENTROPY
 from chronofed.methods.backbones import Backbone
@@ -32,7 +34,7 @@ from chronofed.methods.local import ClientLocal, Train
 from chronofed.methods.memories import Moment
 from chronofed.methods.method import Method
 from chronofed.methods.surrogate import Quadratic, Surrogate
-from chronofed.methods.wrappers.base import parts
+from chronofed.methods.wrappers.base import Wrapper, parts
 
 READ_FIELDS: Mapping[type, frozenset[str]] = {
     Method: frozenset({"backbone", "memory", "weights", "average"}),
@@ -44,12 +46,21 @@ READ_FIELDS: Mapping[type, frozenset[str]] = {
     ClientLocal: frozenset(
         {"objective", "samples", "past", "train", "generator", "pace", "pool", "steps", "_draws"}
         | {"optimizer_state", "descents"}
+        # StackedLocal refuses to hand these out; a method that is not stacked gets its client's own.
+        | {"key", "scratch"}
     ),
     Samples: frozenset({"x", "y", "rows"}),
     Surrogate: frozenset({"present", "replay", "quadratic"}),
     Quadratic: frozenset({"spans", "scale", "linear", "diagonal"}),
+    Batch: frozenset({"x", "y", "weight"}),
 }
 """Fields that the kernel honours: it reads them itself, or calls the code that does."""
+
+REFUSED_FIELDS: Mapping[type, frozenset[str]] = {
+    Surrogate: frozenset({"teachers"}),
+    Batch: frozenset({"offset"}),
+}
+"""Fields that it knows and does not read: a record that sets one is refused."""
 
 _REQUIRED = object()
 
@@ -70,10 +81,14 @@ def unsupported(method: Method, task: Task, train: Train | None = None) -> str |
 def unsupported_method(method: Method) -> str | None:
     """Refuse a backbone that works on one client at a time, and a memory with its own kind of surrogate."""
     for part in parts(method.backbone):
-        for name in ("gradient", "direction"):
+        for name in ("start", "gradient", "direction"):
             if not works_stacked(getattr(part, name)):
                 where = f"{type(part).__name__}.{name}"
                 return f"{where} is not declared to work on stacked clients (@stacked)"
+        if type(part).address not in (Backbone.address, Wrapper.address):
+            return f"{type(part).__name__}.address sends clients different states, and the kernel reads one"
+    if method.memory.teaches:
+        return f"{type(method.memory).__name__} recalls teachers, which the kernel does not read"
     # What the memory would recall in the first round, when it has kept nothing.
     weights = method.weights.resolve(method.weights.init())
     key = None if method.memory.location == "server" else 0

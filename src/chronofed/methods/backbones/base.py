@@ -1,17 +1,53 @@
 """The contract of a backbone; its defaults are the steps of the paper's algorithm."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
+from torch import Generator, Tensor
 
 from chronofed.core.config import Kind, Positive
+from chronofed.core.errors import IncompatibleError
 from chronofed.core.stacking import stacked
-from chronofed.core.types import Record, Vector
+from chronofed.core.types import Objective, Record, Vector
 from chronofed.methods.local import Local, Train
 
-# Weight and upload of every client, in the order of clients.
-Uploads = Sequence[tuple[float, Record]]
+
+class Upload(tuple[float, Record]):
+    """Weight and upload of one client; unpacks as a pair.
+
+    Args:
+        weight: Weight of the client.
+        record: Tensors that it sent.
+        client: The client, by the server's own record of the reply; ``None`` if nobody may know it.
+    """
+
+    sender: int | None
+
+    def __new__(cls, weight: float, record: Record, client: int | None = None) -> Self:
+        """Make the pair."""
+        upload = super().__new__(cls, (weight, record))
+        upload.sender = client
+        return upload
+
+    @property
+    def client(self) -> int:
+        """The client that sent it.
+
+        Raises:
+            IncompatibleError: If a private backbone hides it: its guarantee does not cover who took part.
+        """
+        if self.sender is None:
+            raise IncompatibleError(
+                "method.backbone: a part asks which client sent an upload, which Private hides; "
+                "choose another part, or none that is private"
+            )
+        return self.sender
+
+
+# Of every client, in the order of clients.
+Uploads = Sequence[Upload]
 
 _Step = TypeVar("_Step", bound=Callable[..., Any])
 
@@ -26,7 +62,7 @@ def plain_gradient(step: _Step) -> _Step:
     return step
 
 
-def weighted_mean(uploads: Uploads, key: str) -> Vector:
+def weighted_mean(uploads: Sequence[tuple[float, Record]], key: str) -> Vector:
     """Compute the weighted mean of one entry of the uploads."""
     total = sum(weight for weight, _ in uploads)
     mean = torch.zeros_like(uploads[0][1][key])
@@ -41,6 +77,26 @@ def total(uploads: Uploads, key: str) -> Vector:
     for _, upload in uploads:
         found.add_(upload[key])
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What the server may use to refine its model after a round.
+
+    Attributes:
+        objective: A model of the server's own, with the buffers of the new model.
+        samples: Unlabelled samples of the server, ``(n, ...)``, from ``server_data``; empty if there are none.
+            They are neither the clients' nor those that the model is evaluated on.
+        before: The server state from which the clients trained.
+        buffers: The model's buffers of every client after training, in the order of the uploads.
+        generator: Random generator of this round.
+    """
+
+    objective: Objective
+    samples: Tensor
+    before: Record
+    buffers: Sequence[Vector]
+    generator: Generator
 
 
 class Backbone(Kind, kw_only=True):
@@ -69,6 +125,10 @@ class Backbone(Kind, kw_only=True):
     """The entries of uploads that are never negative."""
     private: ClassVar[bool] = False
     """Whether it guarantees differential privacy, so that nothing else may leave a client."""
+    refines: ClassVar[bool] = False
+    """Whether the server goes on with the model after every round (:meth:`refine`)."""
+    needs_samples: ClassVar[bool] = False
+    """Whether :meth:`refine` needs unlabelled samples on the server (``server_data``)."""
 
     server_lr: Positive = 1.0
 
@@ -85,12 +145,16 @@ class Backbone(Kind, kw_only=True):
         return server
 
     def init_client(self, params: Vector) -> Record:
-        """Return the first state of a new client."""
+        """Return the first state of a new client; only an axis that is empty here may change its length."""
         return {}
 
     def broadcast(self, server: Record) -> Record:
         """Return the part of the server's state that is sent to clients."""
         return server
+
+    def address(self, sent: Record, client: int) -> Record:
+        """Return what one client is sent, of what travels; it has the entry ``params``, too."""
+        return sent
 
     def draw(self, server: Record, seed: int, round_: int) -> Record:
         """Add this round's randomness to the server state, if the server needs any; it is never sent."""
@@ -103,6 +167,11 @@ class Backbone(Kind, kw_only=True):
     def begin(self, server: Record, uploads: Uploads) -> Record:
         """Return the server state to train from, after the extra exchange."""
         return server
+
+    @stacked
+    def start(self, server: Record, client: Record, local: Local) -> Vector:
+        """Return the model from which local steps begin; it is not changed."""
+        return server["params"]
 
     @stacked
     @plain_gradient
@@ -137,6 +206,10 @@ class Backbone(Kind, kw_only=True):
         """Return the next server state."""
         step = weighted_mean(uploads, "delta")
         return {"params": server["params"].add(step, alpha=self.server_lr)}
+
+    def refine(self, server: Record, uploads: Uploads, bench: Bench) -> Record:
+        """Return the server state after more work on the server, if it ``refines``; the buffers stay."""
+        return server
 
     def report(self, rounds: int) -> dict[str, float]:
         """Return measures of the run after a number of rounds."""

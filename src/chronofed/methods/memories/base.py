@@ -69,6 +69,8 @@ class Memory(Kind):
     """Entries of a record that depend on the model alone, so that they are the same for every client."""
     synthetic: ClassVar[bool] = False
     """Whether it replays synthetic samples, so that BatchNorm must be refreshed after training."""
+    teaches: ClassVar[bool] = False
+    """Whether it recalls teachers (:class:`~chronofed.methods.surrogate.Teacher`)."""
 
     def check(self, objective: Objective, params: Vector, samples: Samples) -> None:
         """Raise :class:`~chronofed.core.errors.SpecError` before training if it does not fit the model."""

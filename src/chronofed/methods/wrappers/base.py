@@ -4,7 +4,7 @@ from typing import Any
 
 from chronofed.core.stacking import stacked
 from chronofed.core.types import Record, Vector
-from chronofed.methods.backbones.base import Backbone, Uploads, plain_gradient
+from chronofed.methods.backbones.base import Backbone, Bench, Uploads, plain_gradient
 from chronofed.methods.backbones.fedavg import FedAvg
 from chronofed.methods.local import Local, Train
 
@@ -35,6 +35,8 @@ class Wrapper(Backbone):
     private = _Inner()
     upload_keys = _Inner()
     nonnegative = _Inner()
+    refines = _Inner()
+    needs_samples = _Inner()
 
     backbone: Backbone = FedAvg()
 
@@ -58,6 +60,10 @@ class Wrapper(Backbone):
         """As the inner backbone."""
         return self.backbone.broadcast(server)
 
+    def address(self, sent: Record, client: int) -> Record:
+        """As the inner backbone."""
+        return self.backbone.address(sent, client)
+
     def prepare(self, server: Record, local: Local) -> Record:
         """As the inner backbone."""
         return self.backbone.prepare(server, local)
@@ -69,6 +75,11 @@ class Wrapper(Backbone):
     def begin(self, server: Record, uploads: Uploads) -> Record:
         """As the inner backbone; other entries are kept."""
         return {**server, **self.backbone.begin(server, uploads)}
+
+    @stacked
+    def start(self, server: Record, client: Record, local: Local) -> Vector:
+        """As the inner backbone."""
+        return self.backbone.start(server, client, local)
 
     @stacked
     @plain_gradient
@@ -88,6 +99,10 @@ class Wrapper(Backbone):
     ) -> tuple[Record, Record]:
         """As the inner backbone."""
         return self.backbone.finish(params, server, client, local)
+
+    def refine(self, server: Record, uploads: Uploads, bench: Bench) -> Record:
+        """As the inner backbone; other entries are kept."""
+        return {**server, **self.backbone.refine(server, uploads, bench)}
 
     def report(self, rounds: int) -> dict[str, float]:
         """As the inner backbone."""

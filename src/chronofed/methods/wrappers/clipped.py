@@ -11,7 +11,7 @@ from torch import Tensor
 from chronofed.core.config import Positive
 from chronofed.core.errors import SpecError
 from chronofed.core.types import Record
-from chronofed.methods.backbones.base import Uploads
+from chronofed.methods.backbones.base import Bench, Upload, Uploads
 from chronofed.methods.wrappers.base import Wrapper, parts
 
 # The entry that every backbone uploads.
@@ -88,14 +88,20 @@ class Clipped(Wrapper, tag="clipped"):
         """Clip the uploads, and let the inner backbone aggregate."""
         return self.backbone.aggregate(server, self._clipped(uploads))
 
+    def refine(self, server: Record, uploads: Uploads, bench: Bench) -> Record:
+        """Clip the uploads, and let the inner backbone refine."""
+        return super().refine(server, self._clipped(uploads), bench)
+
     @property
     def _others(self) -> tuple[str, ...]:
         return tuple(entry for entry in self.upload_keys if entry != UPDATE)
 
     def _clipped(self, uploads: Uploads) -> Uploads:
         return [
-            (weight, {entry: clip(v, self._bound(entry)) for entry, v in upload.items()})
-            for weight, upload in uploads
+            Upload(
+                upload[0], {n: clip(v, self._bound(n)) for n, v in upload[1].items()}, upload.sender
+            )
+            for upload in uploads
         ]
 
     def _bound(self, entry: str) -> float:

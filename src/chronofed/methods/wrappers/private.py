@@ -15,7 +15,7 @@ from chronofed.core.errors import SpecError
 from chronofed.core.seeds import entropy, torch_generator
 from chronofed.core.types import Record
 from chronofed.methods.accountant import combined, epsilon
-from chronofed.methods.backbones.base import Uploads, weighted_mean
+from chronofed.methods.backbones.base import Upload, Uploads, weighted_mean
 from chronofed.methods.wrappers.clipped import Clipped
 
 SEED = "private_seed"
@@ -38,7 +38,8 @@ class Private(Clipped, tag="private"):
 
     Everything that the server publishes must be covered. So these are refused: clients weighted by their
     samples (``average = "samples"``), memories on the server, weights that learn from reports, and models with
-    buffers (BatchNorm). Memories on the client are fine.
+    buffers (BatchNorm). Memories on the client are fine. The names of clients are hidden from the inner
+    backbone, since noise does not cover who took part, and one that refines the model on the server is refused.
 
     The server must be trusted, and so must everyone who knows the noise. With ``randomness = "seed"`` the noise
     follows from the run's seed, so there is no privacy against those who know or guess the seed. Use it for
@@ -106,7 +107,8 @@ class Private(Clipped, tag="private"):
             entry: self._noisy(weighted_mean(clipped, entry), entry, len(uploads), server, exchange)
             for entry in clipped[0][1]
         }
-        return [(weight, mean) for weight in weights]
+        # Nobody learns who took part.
+        return [Upload(weight, mean) for weight in weights]
 
     def _noisy(
         self, mean: Tensor, entry: str, clients: int, server: Record, exchange: str

@@ -4,17 +4,17 @@ A sample is a drift: client *i* in round *t* has one, the sum of its client drif
 set of one sample is a perfect memory, and so is a Taylor expansion if *A* is diagonal.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import torch
-from torch import Generator, Tensor
+from torch import Generator
 
 from chronofed.core.config import NonNegative
 from chronofed.core.seeds import numpy_generator, torch_generator
-from chronofed.core.types import Batch, Objective, Record, Samples, Spans, Vector
+from chronofed.core.types import Objective, Record, Samples, Vector
 from chronofed.methods.backbones import FedAvg, FedProx
 from chronofed.methods.local import Train
 from chronofed.methods.memories import CoreSet, Forget
@@ -23,6 +23,7 @@ from chronofed.methods.weighting import Merged
 from chronofed.scenarios.base import Indices, Scenario, Visit
 from chronofed.scenarios.membership import Everyone
 from chronofed.theory.nqm.model import Algorithm, Array, Model
+from chronofed.theory.nqm.parabola import Parabola
 from chronofed.theory.nqm.reduction import Path, correlated
 from chronofed.training.loop import Snapshot, run
 
@@ -142,7 +143,7 @@ class World:
         scale = (model.time_drift_sq / model.dimension) ** 0.5
         return np.asarray(scale * correlated(normal, model.correlation))
 
-    def objective(self) -> "Parabola":
+    def objective(self) -> Parabola:
         """Return the quadratic."""
         matrix, slope = torch.from_numpy(self.matrix), torch.from_numpy(self.slope)
         return Parabola(matrix, slope, (self.model.noise_sq / self.model.dimension) ** 0.5)
@@ -227,78 +228,3 @@ class DriftStream:
         """Return one drift."""
         row = client if not self.persistent else round_ * self.clients + client
         return Visit(np.array([row]), key=round_)
-
-
-@dataclass
-class Parabola:
-    r"""The objective :math:`\tfrac12 w^\top A w + (B + x)^\top w` of a sample *x*.
-
-    Attributes:
-        matrix: *A*, ``(n, n)``.
-        slope: *B*, ``(n,)``.
-        noise_std: Standard deviation of the gradient noise in each coordinate.
-    """
-
-    matrix: Tensor
-    slope: Vector
-    noise_std: float
-    uses_batch_statistics: bool = False
-
-    def __post_init__(self) -> None:
-        self.buffers = torch.zeros(0, dtype=torch.float64)
-
-    @property
-    def names(self) -> Mapping[str, slice]:
-        """The one parameter, the vector *w*."""
-        return {"w": slice(0, len(self.slope))}
-
-    def gradient(self, params: Vector, batch: Batch) -> Vector:
-        """Return the weighted sum of the samples' gradients."""
-        return batch.weight.sum() * (self.matrix @ params + self.slope) + batch.weight @ batch.x
-
-    def augment(self, x: Tensor, generator: Generator) -> Tensor:
-        """Add the same gradient noise to all samples: weights that sum to one do not change it."""
-        return x + self.noise_std * torch.randn(x.shape[-1], generator=generator, dtype=x.dtype)
-
-    def features(self, params: Vector, x: Tensor, layer: str | None = None) -> Tensor:
-        """Return the samples themselves."""
-        return x
-
-    def loss_gradient(self, params: Vector, batch: Batch, spans: Spans) -> Vector:
-        """Return the parts of :meth:`gradient` in ``spans``."""
-        return torch.cat([self.gradient(params, batch)[span] for span in spans])
-
-    def squared_gradients(self, params: Vector, batch: Batch, spans: Spans) -> Vector:
-        """Return the weighted sum of the samples' squared gradients."""
-        single = self.matrix @ params + self.slope + batch.x
-        total = batch.weight @ single.square()
-        return torch.cat([total[span] for span in spans])
-
-    def gradient_moments(self, params: Vector, batch: Batch, spans: Spans) -> tuple[Vector, Vector]:
-        """Return both."""
-        asked = params, batch, spans
-        return self.loss_gradient(*asked), self.squared_gradients(*asked)
-
-    def hessian_product(self, params: Vector, batch: Batch, spans: Spans, v: Vector) -> Vector:
-        """Multiply the rows and columns of *A* in ``spans`` by ``v``."""
-        whole = torch.zeros_like(params)
-        parts = torch.split(v, [span.stop - span.start for span in spans])
-        for span, part in zip(spans, parts, strict=True):
-            whole[span] = part
-        product = batch.weight.sum() * (self.matrix @ whole)
-        return torch.cat([product[span] for span in spans])
-
-    def input_gradient(self, params: Vector, x: Tensor, y: Tensor) -> Tensor:
-        """Return the parameters, for every sample."""
-        return params.expand_as(x).clone()
-
-    def encode(self, x: Tensor) -> Tensor:
-        """Return the samples unchanged."""
-        return x
-
-    def decode(self, z: Tensor, like: Tensor) -> Tensor:
-        """Return the samples unchanged."""
-        return z
-
-    def refresh(self, params: Vector, samples: Samples) -> None:
-        """Do nothing: there are no buffers."""
