@@ -25,10 +25,10 @@ METHODS = {
     "CFL-Regularization": ['method.memory={kind = "taylor"}'],
 }
 LEARNING_RATES = {
-    "rain": (0.01, 0.03, 0.1),
-    "hapt": (0.01, 0.03, 0.1),
-    "flights": (0.01, 0.03, 0.1),
-    "flights-delay": (0.01, 0.03, 0.1),
+    "rain": (0.03, 0.1, 0.3),
+    "hapt": (0.03, 0.1, 0.3),
+    "flights": (0.03, 0.1, 0.3),
+    "flights-delay": (0.03, 0.1, 0.3),
 }
 TUNING_SEED = 100
 BASELINES = {

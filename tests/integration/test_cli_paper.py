@@ -143,7 +143,10 @@ def test_a_cell_that_fails_is_reported_and_stops_nothing(call, tmp_path):
     [
         (["run"], "paper run: name one or more of"),
         (["run", "tabel"], "no recipe 'tabel'"),
-        (["run", "mini.toml", "--seeds", "a"], "--seeds: expected numbers such as 0,1,2, not 'a'"),
+        (
+            ["run", "mini.toml", "--seeds", "a"],
+            "--seeds: expected numbers such as 0,1,2 or 0-4, not 'a'",
+        ),
         (["run", "mini.toml", "--seeds", "1,1"], "--seeds: expected different numbers"),
         (["run", "mini.toml", "--seeds=-1"], "--seeds: expected different numbers"),
         (["run", "mini.toml", "--scale", "huge"], "no scale 'huge'; there are: cpu"),

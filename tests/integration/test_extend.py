@@ -66,7 +66,7 @@ METHODS = {
 }
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("protocol", ["next", "holdout"])
 def test_month_by_month_is_all_at_once(name, protocol, tmp_path):
@@ -108,6 +108,7 @@ def test_the_new_rows_alone(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_the_whole_table_in_another_file(tmp_path):
     spec = write(tmp_path, 2)
     run = make_run(spec, tmp_path / "run")
@@ -128,6 +129,7 @@ def test_new_clients_get_new_numbers(tmp_path):
     assert_same(run, make_run(spec, tmp_path / "straight"))
 
 
+@pytest.mark.slow
 def test_a_cohort_does_not_depend_on_clients_that_come_later(tmp_path):
     text = SPEC.replace('kind = "periods"', 'kind = "periods"\ncohort = 2')
     spec = write(tmp_path, 2, text)
@@ -138,6 +140,7 @@ def test_a_cohort_does_not_depend_on_clients_that_come_later(tmp_path):
     assert_same(run, make_run(spec, tmp_path / "straight"))
 
 
+@pytest.mark.slow
 def test_scaffold_counts_the_clients_that_have_joined(tmp_path):
     spec = write(tmp_path, 2, METHODS["scaffold"])
     run = make_run(spec, tmp_path / "run")
@@ -167,7 +170,7 @@ def stopped_at(step, monkeypatch):
         monkeypatch.setattr(extension, name, dying(getattr(extension, name)))
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("again", ["extend", "resume"])
 @pytest.mark.parametrize("step", range(7))
 def test_a_crash_while_the_extension_is_written_down(step, again, tmp_path, monkeypatch):
@@ -190,6 +193,7 @@ def test_a_crash_while_the_extension_is_written_down(step, again, tmp_path, monk
     assert len(run.extensions()) == 1
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("again", ["extend", "resume"])
 def test_a_crash_in_training(again, tmp_path):
     spec = write(tmp_path, 2)
@@ -258,6 +262,7 @@ def test_more_rounds_equal_a_run_with_more_rounds(tmp_path):
     assert [line["round"] for line in run.history()] == [3, 6, 9]
 
 
+@pytest.mark.slow
 def test_more_rounds_do_not_count_twice_after_a_crash(tmp_path):
     (tmp_path / "spec.toml").write_text(SUBSETS)
     run = make_run(tmp_path / "spec.toml", tmp_path / "run")
@@ -309,6 +314,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", CHANGES)
 def test_earlier_rows_must_stay(name, tmp_path):
     spec = write(tmp_path, 2)
@@ -322,6 +328,7 @@ def test_earlier_rows_must_stay(name, tmp_path):
     assert tree(run.path) == before
 
 
+@pytest.mark.slow
 def test_rounds_that_end_before_the_data_cannot_be_followed_by_later_periods(tmp_path):
     spec = write(tmp_path, 3)
     run = make_run(spec, tmp_path / "run", rounds=2)
@@ -334,6 +341,7 @@ def test_rounds_that_end_before_the_data_cannot_be_followed_by_later_periods(tmp
     assert_same(run, make_run(spec, tmp_path / "straight"))
 
 
+@pytest.mark.slow
 def test_without_periods_rounds_must_be_given(tmp_path):
     (tmp_path / "spec.toml").write_text(SUBSETS)
     run = make_run(tmp_path / "spec.toml", tmp_path / "run")
@@ -354,6 +362,7 @@ def test_numbers_keep_their_scale(tmp_path):
     assert_same(run, make_run(spec, tmp_path / "straight"))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -393,6 +402,7 @@ def test_one_at_a_time(tmp_path):
     assert "another process is using this run" in err
 
 
+@pytest.mark.slow
 def test_a_period_that_is_still_growing_waits(tmp_path):
     text = SPEC.replace("[model]", "growing = true\n[model]")
     spec = write(tmp_path, 3, text)

@@ -28,12 +28,18 @@ def old(tmp_path_factory):
 @pytest.fixture
 def spec(tmp_path, old):
     """A later table beside a copy of the run."""
-    shutil.copytree(old.path, tmp_path / "old")
+    copy_without_model(old, tmp_path / "old")
     (tmp_path / "empty").mkdir()
     (tmp_path / "rows.csv").write_text(HEAD + rows(120, 80))
     text = f'start = "old"\n{SPEC}'.replace("rounds = 6", "rounds = 2")
     (tmp_path / "spec.toml").write_text(text)
     return tmp_path / "spec.toml"
+
+
+def copy_without_model(run, path):
+    """Copy a run as it is before it has left a model: only its checkpoints have one."""
+    shutil.copytree(run.path, path)
+    shutil.rmtree(path / "model")
 
 
 def params(run):
@@ -79,10 +85,10 @@ def test_features_mean_what_they_meant(spec, old, tmp_path):
     assert float(data.train.x[:, 0].min()) > 10
 
 
+@pytest.mark.slow
 def test_a_file_with_named_layers_is_the_same_as_the_run(spec, old, tmp_path):
     run = make_run(spec, tmp_path / "run")
-    (tmp_path / "old" / "model").mkdir(exist_ok=True)
-    named(old, tmp_path / "old" / "model" / "model.safetensors")
+    shutil.copytree(old.path / "model", tmp_path / "old" / "model")
     for number, start in enumerate(("old", "old/model", "old/model/model.safetensors")):
         again = make_run(spec, tmp_path / f"again{number}", start=start)
         assert results(again.path) == results(run.path)
@@ -144,6 +150,7 @@ def test_a_run_without_a_checkpoint_has_no_model(spec, tmp_path):
         build(load(spec))
 
 
+@pytest.mark.slow
 def test_buffers_are_taken_over(tmp_path):
     """BatchNorm's statistics are buffers."""
     text = 'rounds = 1\n[model]\nkind = "resnet18"\nwidth = 2\n[train]\nsteps = 1\n'
@@ -173,7 +180,7 @@ def test_another_model_to_start_from_is_another_run(spec, old, tmp_path):
     assert code == 4
     assert "changed since the run began: the model it starts from" in err
     shutil.rmtree(tmp_path / "old")
-    shutil.copytree(old.path, tmp_path / "old")
+    copy_without_model(old, tmp_path / "old")
     assert call("resume", run.path, "-q")[0] == 0
     assert results(run.path) == results(straight.path)
     assert json.loads((run.path / "digests.json").read_text())["identity"]["start"] == before

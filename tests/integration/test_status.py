@@ -75,6 +75,7 @@ def test_a_stopped_run(tmp_path):
     assert found["next"] == f"continue it with: chronofed resume {run.path}"
 
 
+@pytest.mark.slow
 def test_without_periods(tmp_path):
     (tmp_path / "spec.toml").write_text(
         'rounds = 2\n[model]\nkind = "linear"\n[train]\nsteps = 1\n'

@@ -15,10 +15,11 @@ from chronofed.core.types import Vector
 from chronofed.data.preparation import Preparation
 from chronofed.models.objective import TorchObjective
 from chronofed.models.supervised import SupervisedTask
+from chronofed.models.trained import DESCRIPTION
 from chronofed.runs.checkpoint import load_latest
 from chronofed.runs.digests import digest
 from chronofed.runs.directory import RunDirectory
-from chronofed.runs.json_files import read_bytes
+from chronofed.runs.json_files import read_bytes, read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +123,16 @@ def _from_file(path: Path) -> StartModel:
         tensors = read_tensors(OpenFile(files[0]))
     except (OSError, ValueError) as error:
         raise SpecError(f"start: {files[0]} is not a safetensors file ({error})") from error
-    runs = (files[0].parent, files[0].parent.parent)
-    found = next((p for p in map(_preparation, runs) if p), None)
+    found = _described(files[0].parent / DESCRIPTION)
     return StartModel(path, tensors, False, _digest(tensors), preparation=found)
+
+
+def _described(path: Path) -> Preparation | None:
+    """Read the preparation in the description of a model; the model's own code is not needed."""
+    preparation = (read_json(path) or {}).get("preparation")
+    if preparation is None:
+        return None
+    return Preparation.from_json(json.dumps(preparation).encode(), str(path))
 
 
 def _from_checkpoint(directory: RunDirectory) -> StartModel:

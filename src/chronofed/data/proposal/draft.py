@@ -37,6 +37,8 @@ def _data(found: Findings, spec: Path) -> Iterator[str]:
     yield f"target = {_text(table.target)}  # {why['target']}"
     yield from _target(found)
     yield f"period = {_text(str(table.period))}  # {why['period']}"
+    if table.growing:
+        yield f"growing = true  # {why['growing']}"
     yield f"fit_periods = {table.fit_periods}  # {why['fit_periods']}"
     yield from _features(found)
 

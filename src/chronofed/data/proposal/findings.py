@@ -25,6 +25,8 @@ from chronofed.data.table import FIT_ROWS, Table
 
 REGRESSION = "task" in Table.__struct_fields__
 """True if a table can have numbers to predict."""
+LEAST_GROWING = 3
+"""Periods of a table up to which the last one is not left out as growing."""
 _GIVEN = "given"
 _DAY_FIRST = "%d/%m/%Y"
 
@@ -166,7 +168,11 @@ def _fitted(columns: Columns, table: Table, reasons: dict[str, str]) -> Table:
     periods = min(max(half, enough), max(1, len(rows.periods) // 3))
     share = np.count_nonzero(first < periods)
     reasons["fit_periods"] = f"scaling and categories: {share} of {len(first)} clients have begun"
-    return msgspec.structs.replace(table, fit_periods=periods)
+    # A table that is complete loses its last period; one that grows could not be extended otherwise.
+    growing = Period.parse(str(table.period)).unit != "rows" and len(rows.periods) > LEAST_GROWING
+    last = f"{rows.periods[-1]} may get more rows, so it waits for the next; false: it is complete"
+    reasons["growing"] = last
+    return msgspec.structs.replace(table, fit_periods=periods, growing=growing)
 
 
 def _date_format(columns: Columns, time: str) -> str:
