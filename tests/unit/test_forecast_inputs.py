@@ -70,6 +70,12 @@ def test_a_lag_is_the_value_of_the_clients_row_before():
     assert x[:, 2].tolist() == [0, 1, 1, 1, 0, 0]
 
 
+def test_the_first_row_may_be_the_one_to_predict():
+    later = {"client": "a", "time": 4}
+    rows = [dict(zip(ROWS, cells, strict=True)) for cells in zip(*ROWS.values(), strict=True)]
+    assert predicted(AHEAD, [later, *rows])[:2] == [2030.0, 1020.0]
+
+
 def test_a_horizon_takes_the_features_of_the_origin():
     """Row a3 from a2, whose row before is a1; b2 from b1, which has none before."""
     found = predicted(AHEAD)

@@ -40,7 +40,7 @@ def to_columns(
     if hasattr(rows, "to_dict"):
         rows = {str(name): rows[name].tolist() for name in rows.columns}
     if isinstance(rows, Sequence) and rows and isinstance(rows[0], Mapping):
-        names = list(rows[0])
+        names = dict.fromkeys(name for row in rows for name in row)
         rows = {name: [row.get(name) for row in rows] for name in names}
     if not isinstance(rows, Mapping):
         kinds = "a file, a table of columns or a list of rows"
