@@ -105,7 +105,8 @@ def _tell(prediction: "Prediction", options: Namespace) -> None:
     done, empty = prediction.rows - prediction.empty_rows, prediction.empty_rows
     note(f"{done:,} rows predicted{_personal(prediction, options)}")
     if empty:
-        note(f"{empty:,} rows left empty: no row of their client so far before (data.horizon)")
+        why = "no row of their client so far before (data.horizon), or no client or time"
+        note(f"{empty:,} rows left empty: {why}")
     if measures:
         known = [f"{NAMES[key]} {value:.4g}" for key, value in measures.items() if key in NAMES]
         unknown = prediction.measures.unknown

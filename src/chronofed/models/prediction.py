@@ -35,7 +35,7 @@ class Prediction:
         columns: The table.
         measures: Quality of the predictions so far, where the table has the target; else empty.
         rows: Rows so far.
-        empty_rows: Rows so far without a prediction: their client has no row so far before (horizon).
+        empty_rows: Rows so far without a prediction: no row of their client lies so far before (horizon).
         personal_rows: Rows so far that were predicted by a personal model.
     """
 
