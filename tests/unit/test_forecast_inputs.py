@@ -208,3 +208,13 @@ def test_bad_descriptions(forecast, message):
     assert "\n" not in str(caught.value)
     about = model(LAG).about
     assert read_description(about.to_json(), "model.json") == about
+
+
+def test_clients_of_a_large_file_stay_names(tmp_path, monkeypatch):
+    """Clients 007 and 7 are two, however the file is read."""
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr("chronofed.data.readers.LARGE_BYTES", 0)
+    monkeypatch.setattr("chronofed.data.arrow_csv._DISTINCT", 1)
+    path = tmp_path / "rows.csv"
+    path.write_text("client,time,f,y\n007,1,1,5\n7,2,2,6\n007,3,3,7\n")
+    assert predicted(LAG, path) == [1.0, 2.0, 5003.0]
