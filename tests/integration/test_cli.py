@@ -40,6 +40,7 @@ def test_run_compare_and_resume(call, tmp_path):
         "checkpoints",
         "summary.json",
         "digests.json",
+        "model",
         "lock",
         "running",
     }
