@@ -2,7 +2,7 @@
 """Bad inputs for all commands: a line is an exit code, a command, and words that its one-line error must have.
 
 To add a case, add a line to ``TABLE_OF_CASES``; a file that it needs goes to ``FILES``. ``spec.toml``,
-``table.toml``, ``mini.toml`` (a recipe), ``good`` (a finished run) and ``own.py`` (a user's code) are there.
+``table.toml``, ``mini.toml`` (a recipe), ``good`` and ``lagged`` (finished runs) and ``own.py`` (a user's code) are there.
 """
 
 import re
@@ -187,6 +187,7 @@ FILES: dict[str, bytes] = {
         "one_row.csv": HEADER + ROWS.splitlines()[0] + "\n",
         "no_label.csv": HEADER + ROWS.replace("yes", "").replace("no", ""),
         "doubt.csv": HEADER + re.sub(r"2020-0\d-01", "01/03/2020", ROWS),
+        "unlabelled.csv": "client,day,a,b\nc1,2020-05-01,1,2\n",
         "late.csv": HEADER + 3 * ROWS + "c1,2021-01-01,1,1,maybe\n",
         "binary.csv": bytes(range(256)) * 8,
         "quote.csv": HEADER + '"' + ROWS,
@@ -525,6 +526,10 @@ TABLE_OF_CASES = r"""
 3 | predict good spec.toml | spec.toml: unknown extension '.toml'
 3 | predict good table.csv | table.csv: no column 'x'
 3 | predict good table.csv --keep nothing -o out.csv | table.csv: no column
+3 | predict lagged unlabelled.csv -o out.csv | unlabelled.csv: no column 'label'; the model predicts from earlier rows, found by label, client, day
+3 | predict lagged doubt.csv -o out.csv | doubt.csv, row 2, column 'day': '01/03/2020': day or month first?
+3 | predict lagged store.db -o out.csv | store.db: a database needs a query
+3 | predict lagged table.csv --query 'SELECT 1' -o out.csv | table.csv: a query is for databases
 3 | predict good table.csv --personal -o out.csv | no personal models; the backbone 'ditto' makes them
 2 | export | the following arguments are required: RUN
 2 | export good --to tensorflow | --to: invalid choice: 'tensorflow'

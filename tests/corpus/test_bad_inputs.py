@@ -18,13 +18,14 @@ from tests.corpus.generated_inputs import generated
 
 # Of the quick suite: one case in so many.
 QUICK_STEP = 24
+LAGS = ("-s", "data.lags=[1]")
 OWN_MODULES = ("own", "own_syntax", "own_import", "own_raises", "own_exit")
 ALL = list({case.command: case for case in [*generated(), *CASES]}.values())
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with all files and a finished run, as working folder."""
+    """A folder with all files and two finished runs, as working folder."""
     folder = tmp_path_factory.mktemp("inputs")
     (folder / "corrupt").mkdir()
     (folder / "corrupt" / "sweep.db").write_bytes(b"nothing" * 1000)
@@ -36,8 +37,9 @@ def folder(tmp_path_factory):
         patch.delenv("CHRONOFED_DATA", raising=False)
         patch.setattr(sys, "path", [*sys.path])
         patch.setattr(sys, "dont_write_bytecode", True)
-        code, _, err = call(["run", "spec.toml", "-o", "good", "-q"])
-        assert code == 0, err
+        for options in (["spec.toml", "-o", "good"], ["table.toml", *LAGS, "-o", "lagged"]):
+            code, _, err = call(["run", *options, "-q"])
+            assert code == 0, err
         yield folder
     for name in OWN_MODULES:
         sys.modules.pop(name, None)

@@ -3,7 +3,9 @@
 import csv
 import json
 import shutil
+import sqlite3
 import warnings
+from contextlib import closing
 
 import msgspec
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 
 import chronofed
 from chronofed.clients.deletion import Deletion
+from chronofed.data.forecast import Forecast
 from chronofed.runs import runner
 from chronofed.runs.built import build
 from chronofed.runs.checkpoint import load_latest
@@ -291,9 +294,89 @@ def test_missing_values_are_marked_as_in_training(spec, workdir):
     assert torch.equal(*model.prepare(rows))
 
 
-def test_a_target_ahead_is_not_compared_with_that_of_the_row(spec, workdir, cli):
-    runner.run(load(spec, ["data.horizon=1"]), workdir / "run")
-    assert chronofed.load_model("run").about.horizon == 1
-    code, _, err = cli("predict", "run", "rows.csv", "-o", "o.csv")
+LOADS = [
+    f"{site},2024-{month:02d}-{day:02d},{(7 * day + month) % 11},{(day * day + k) % 13},"
+    f"{['low', 'high'][day % 3 % 2]}"
+    for month in (1, 2, 3)
+    for day in range(1, 21)
+    for k, site in enumerate(("east", "west"))
+]
+
+
+def forecast_run(workdir, target, *changes):
+    """Train on a table in time order, with lags 1 and 2 and a target one row ahead."""
+    (workdir / "loads.csv").write_text("\n".join(["site,day,wind,load,level", *LOADS]) + "\n")
+    (workdir / "loads.toml").write_text(
+        f"""
+        data = {{kind="table", path="loads.csv", target="{target}", client="site", time="day", test=0.0}}
+        model = {{kind="mlp", hidden=[6]}}
+        scenario = {{kind="periods"}}
+        """
+    )
+    lags = ["data.lags=[1,2]", "data.horizon=1", 'data.lag_columns=["load","level"]']
+    experiment = load(workdir / "loads.toml", [*lags, *changes])
+    runner.run(experiment, workdir / "run")
+    return chronofed.load_model("run"), build(experiment).task.data.train
+
+
+@pytest.mark.parametrize(
+    ("target", "change"), [("level", "name='c'"), ("load", "data.task='regression'")]
+)
+def test_a_forecast_is_that_of_the_training_row(target, change, workdir):
+    """Bit for bit, though the new table is read on its own; the first row of a client has no origin."""
+    model, train = forecast_run(workdir, target, change)
+    found, x = model.predict("loads.csv"), model.prepare("loads.csv")
+    none = found.reshape(len(LOADS), -1).isnan().any(1)
+    assert none.nonzero().flatten().tolist() == [0, 1]
+    assert torch.equal(x[~none], train.x)
+    assert torch.equal(found[~none], model.predict(train.x))
+    assert x[none].isnan().all()
+    # In any order of the rows.
+    order = np.random.default_rng(0).permutation(len(LOADS))
+    shuffled = [LOADS[k] for k in order]
+    (workdir / "mixed.csv").write_text("\n".join(["site,day,wind,load,level", *shuffled]) + "\n")
+    place = np.argsort(order)
+    assert torch.equal(model.prepare("mixed.csv")[place][2:], train.x)
+
+
+def test_predict_the_next_rows(cli, workdir):
+    """Rows without a target are predicted from the history in the same table, and measured if they have it."""
+    model, _ = forecast_run(workdir, "level", "data.date_format='%Y-%m-%d'")
+    assert model.about.forecast == Forecast((1, 2), ("load", "level"), 1, "%Y-%m-%d")
+    code, _, err = cli("predict", "run", "loads.csv", "-o", "all.csv")
+    assert "118 rows predicted\n" in err
+    assert "2 rows left empty: no row of their client so far before (data.horizon)" in err
+    assert "on 118 rows with a target: accuracy" in err
+    full = (workdir / "all.csv").read_text().splitlines()
+    assert full[1] == "east,2024-01-01,,,"
+    # The next day of one site comes first in the table, without anything but its keys.
+    recent = ["west,2024-03-21,,,", *LOADS[-6:]]
+    (workdir / "new.csv").write_text("\n".join(["site,day,wind,load,level", *recent]) + "\n")
+    code, out, err = cli("predict", "run", "new.csv")
     assert code == 0
-    assert "with a target" not in err
+    lines = out.splitlines()
+    assert lines[1].startswith("west,2024-03-21,")
+    assert lines[1].split(",")[2] in ("low", "high")
+    # Lags 1 and 2 are in the table from the third row of a site on.
+    assert lines[6:] == full[-2:]
+    (workdir / "new.csv").write_text("site,day,wind,level\neast,2024-03-20,1,low\n")
+    code, _, err = cli("predict", "run", "new.csv", "-o", "o.csv")
+    assert code == 3
+    needed = "load, level, site, day"
+    assert f"no column 'load'; the model predicts from earlier rows, found by {needed}" in err
+
+
+def test_predict_the_answer_of_a_query(cli, spec, workdir):
+    runner.run(load(spec), workdir / "run")
+    with closing(sqlite3.connect("store.db")) as database:
+        database.execute("CREATE TABLE seen (u REAL, v REAL)")
+        database.executemany("INSERT INTO seen VALUES (?, ?)", [(1.5, 2.0), (3.5, None)])
+        database.commit()
+    code, out, _ = cli("predict", "run", "store.db", "--query", "SELECT * FROM seen ORDER BY u")
+    assert code == 0
+    expected = chronofed.load_model("run").predict({"u": [1.5, 3.5], "v": [2.0, None]})
+    shares = [[float(cell) for cell in line.split(",")[1:]] for line in out.splitlines()[1:]]
+    assert torch.allclose(torch.tensor(shares), expected, atol=1e-6)
+    code, _, err = cli("predict", "run", "store.db")
+    assert code == 3
+    assert "store.db: a database needs a query" in err

@@ -31,7 +31,8 @@ def test_earlier_rows_are_those_of_the_same_client():
     client = np.array([0, 1, 0, 0, 1])
     assert earlier(client, 0).tolist() == [0, 1, 2, 3, 4]
     assert earlier(client, 2).tolist() == [-1, -1, -1, 0, -1]
-    assert earlier(client, 9).tolist() == [-1] * 5
+    for count in (5, 6, 9, 10, 11):
+        assert earlier(client, count).tolist() == [-1] * 5
 
 
 def test_lags_are_earlier_targets_of_the_same_client(load):

@@ -29,7 +29,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
     text = "run directory, or the folder of a model"
     parser.add_argument("run", type=Path, metavar="RUN", help=text)
-    text = "rows to predict: CSV, Parquet or npz, with the columns that the model was trained on"
+    text = (
+        "rows to predict: CSV, Parquet, npz or a database, with the columns of the training table"
+    )
     parser.add_argument("table", type=Path, metavar="TABLE", help=text)
     parser.add_argument(
         "-o",
@@ -43,6 +45,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--format", choices=FORMATS, help=text)
     text = "predict a client's rows with its personal model, where it has one"
     parser.add_argument("--personal", action="store_true", help=text)
+    text = "for a database: one SELECT that returns the rows"
+    parser.add_argument("--query", default="", metavar="SQL", help=text)
     text = "copy a column of the table to the predictions; repeat for more"
     parser.add_argument("--keep", action="append", default=[], metavar="COLUMN", help=text)
     add_trust_code(parser)
@@ -53,13 +57,12 @@ def run(options: Namespace) -> int:
     """Predict every row of a table, and measure the predictions if it has the target."""
     kind = _format(options)
     from chronofed.core.atomic import write_parts
-    from chronofed.data.in_memory import to_columns
     from chronofed.models.prediction import Prediction
     from chronofed.models.prediction_files import ENCODERS
     from chronofed.models.trained import load_model
 
     model = load_model(options.run, trust_code=options.trust_code)
-    columns = to_columns(options.table, model.about.missing)
+    columns = model.read(options.table, options.query)
     prediction = Prediction(model, columns, options.personal, options.keep)
     content = ENCODERS[kind](prediction)
     if options.output == STANDARD_OUTPUT:
@@ -91,11 +94,18 @@ def _format(options: Namespace) -> str:
 def _tell(prediction: "Prediction", options: Namespace) -> None:
     """Report how many rows were predicted, and how well."""
     measures = prediction.measures.result()
-    about = {"rows": prediction.rows, "personal_rows": prediction.personal_rows}
+    about = {
+        "rows": prediction.rows,
+        "empty_rows": prediction.empty_rows,
+        "personal_rows": prediction.personal_rows,
+    }
     if options.json:
         emit_json({"output": str(options.output), **about, "measures": measures})
         return
-    note(f"{prediction.rows:,} rows predicted{_personal(prediction, options)}")
+    done, empty = prediction.rows - prediction.empty_rows, prediction.empty_rows
+    note(f"{done:,} rows predicted{_personal(prediction, options)}")
+    if empty:
+        note(f"{empty:,} rows left empty: no row of their client so far before (data.horizon)")
     if measures:
         known = [f"{NAMES[key]} {value:.4g}" for key, value in measures.items() if key in NAMES]
         unknown = prediction.measures.unknown

@@ -18,13 +18,17 @@ MEMORY = Path("rows")
 """Name of rows in memory, in messages."""
 
 
-def to_columns(rows: Any, absent: Sequence[str] = MISSING) -> Columns:
+def to_columns(
+    rows: Any, absent: Sequence[str] = MISSING, text: Sequence[str] = (), query: str = ""
+) -> Columns:
     """Return columns of a file, of a data frame, of a table of columns, or of a list of rows.
 
     Args:
         rows: The path of a CSV, Parquet or npz file; a mapping from names to columns; anything with
             ``to_dict``, such as a data frame of pandas; or a sequence of mappings, one for each row.
         absent: Texts that stand for a missing value.
+        text: Columns of a file that stay text: names of clients.
+        query: For the path of a database: one ``SELECT`` that returns the rows.
 
     Raises:
         DataError: If it is none of these.
@@ -32,11 +36,11 @@ def to_columns(rows: Any, absent: Sequence[str] = MISSING) -> Columns:
     if isinstance(rows, Columns):
         return rows
     if isinstance(rows, str | Path):
-        return read(Path(rows), reading=Reading(frozenset(absent)))
+        return read(Path(rows), reading=Reading(frozenset(absent), frozenset(text), query))
     if hasattr(rows, "to_dict"):
         rows = {str(name): rows[name].tolist() for name in rows.columns}
     if isinstance(rows, Sequence) and rows and isinstance(rows[0], Mapping):
-        names = list(rows[0])
+        names = dict.fromkeys(name for row in rows for name in row)
         rows = {name: [row.get(name) for row in rows] for name in names}
     if not isinstance(rows, Mapping):
         kinds = "a file, a table of columns or a list of rows"
@@ -49,10 +53,14 @@ def to_columns(rows: Any, absent: Sequence[str] = MISSING) -> Columns:
 def parts(columns: Columns, count: int, size: int) -> Iterator[Columns]:
     """Split a table into parts of at most ``size`` of its ``count`` rows; an empty table is one part."""
     for start in range(0, max(count, 1), size):
-        stop = min(start + size, count)
-        arrays = {name: _part(held, start, stop) for name, held in columns.arrays.items()}
-        lines = range(start + 1, stop + 1) if columns.lines is None else columns.lines[start:stop]
-        yield replace(columns, arrays=arrays, lines=lines)
+        yield part(columns, start, min(start + size, count))
+
+
+def part(columns: Columns, start: int, stop: int) -> Columns:
+    """Return some rows of a table that follow each other."""
+    arrays = {name: _part(held, start, stop) for name, held in columns.arrays.items()}
+    lines = range(start + 1, stop + 1) if columns.lines is None else columns.lines[start:stop]
+    return replace(columns, arrays=arrays, lines=lines)
 
 
 def _part(held: NDArray[Any] | Categorical, start: int, stop: int) -> NDArray[Any] | Categorical:

@@ -34,7 +34,7 @@ def earlier(client: Codes, count: int) -> Codes:
     """
     order = np.argsort(client, kind="stable")
     found = np.full(len(client), -1, dtype=np.int64)
-    later, before = order[count:], order[: len(order) - count]
+    later, before = order[count:], order[: max(len(order) - count, 0)]
     same = client[later] == client[before]
     found[later[same]] = before[same]
     return found

@@ -109,6 +109,39 @@ class RowRule:
         names, client = self._clients(columns, count)
         when, local = self._times(columns, count, notes)
         known = self._known(columns, client, when, notes)
+        columns, order, source = self._ordered(columns, client, when)
+        kept = known[order]
+        self._note_starts(kept & (source < 0), notes)
+        kept &= source >= 0
+        order, source = order[kept], source[kept]
+        return columns, self._split(
+            columns, names, (order, source, client[order]), local[order], notes
+        )
+
+    def sources(self, columns: Columns, count: int) -> tuple[Columns, Codes]:
+        """Return the table, with columns for lags, and the row whose features are used for each of its rows.
+
+        Args:
+            columns: The table, whose target may be missing.
+            count: Its rows.
+
+        Returns:
+            The table, and positions in the file: -1 if the client has no row so far before, or if client or
+            time is missing; without a horizon, every row's own.
+        """
+        client = self._clients(columns, count)[1]
+        when = self._times(columns, count, [])[0]
+        columns, order, source = self._ordered(columns, client, when)
+        if not self.horizon:
+            return columns, np.arange(count)
+        found = np.full(count, -1, dtype=np.int64)
+        found[order] = source
+        return columns, found
+
+    def _ordered(
+        self, columns: Columns, client: Codes, when: Column
+    ) -> tuple[Columns, Codes, Codes]:
+        """Return the table with lags, its rows with client and time in time order, and their sources."""
         order = np.lexsort((client, when))
         # Rows without a target still count as a client's rows before others.
         order = order[(client >= 0)[order] & ~missing(when)[order]]
@@ -119,13 +152,7 @@ class RowRule:
         if self.lags:
             shifts = {lag: lag - self.horizon for lag in self.lags}
             columns = with_lags(columns, self.lag_columns, shifts, order, client[order])
-        kept = known[order]
-        self._note_starts(kept & (source < 0), notes)
-        kept &= source >= 0
-        order, source = order[kept], source[kept]
-        return columns, self._split(
-            columns, names, (order, source, client[order]), local[order], notes
-        )
+        return columns, order, source
 
     def _split(
         self,

@@ -251,7 +251,7 @@ class Table(DataSettings, tag="table"):
             self.date_format,
             find_zone(self.time_zone) if self.time_zone else None,
             self.lags,
-            self._lagged,
+            self.lagged,
             self.horizon,
             self.min_rows,
             self.growing,
@@ -332,11 +332,12 @@ class Table(DataSettings, tag="table"):
         return min(int(np.searchsorted(total, FIT_ROWS)) + 1, periods)
 
     @property
-    def _lagged(self) -> tuple[str, ...]:
+    def lagged(self) -> tuple[str, ...]:
+        """Columns whose earlier values are added, if there are lags."""
         return self.lag_columns or (self.target,)
 
     def _feature_names(self, columns: Columns) -> tuple[str, ...]:
-        lags = (lag_name(name, lag) for name in self._lagged for lag in self.lags)
+        lags = (lag_name(name, lag) for name in self.lagged for lag in self.lags)
         names = (*self._plain_features(columns), *lags)
         if not names:
             raise DataError(f"{columns.path}: no columns to predict {self.target!r} from")
@@ -348,7 +349,7 @@ class Table(DataSettings, tag="table"):
             return self.features
         if columns.path.suffix.lower() == ".npz" and "x" in columns.arrays:
             return ("x",)
-        lags = {lag_name(name, lag) for name in self._lagged for lag in self.lags}
+        lags = {lag_name(name, lag) for name in self.lagged for lag in self.lags}
         keys = {self.target, self.client, self.time, *lags}
         return tuple(name for name in columns.arrays if name not in keys)
 

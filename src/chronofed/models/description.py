@@ -10,6 +10,7 @@ from chronofed.core.errors import RunError, SpecError
 from chronofed.core.limits import read_json
 from chronofed.core.spec_io import from_table, to_table
 from chronofed.data.cells import MISSING
+from chronofed.data.forecast import Forecast
 from chronofed.data.preparation import Preparation, Target
 from chronofed.models.zoo import ModelSettings
 
@@ -58,7 +59,7 @@ class ModelDescription(Config, kw_only=True):
         preparation: How the columns of a table become inputs.
         columns: Other columns of the table.
         missing: Texts that stand for a missing value.
-        horizon: Rows that the predicted target lies ahead of the row that it is predicted from.
+        forecast: The earlier rows that it predicts from; None if a row is predicted from itself.
         clients: Names of the clients that it was trained with.
         personal: Clients with a model of their own.
         digest: Digest of ``model.safetensors``.
@@ -79,7 +80,7 @@ class ModelDescription(Config, kw_only=True):
     preparation: Preparation | None = None
     columns: ColumnNames = ColumnNames()
     missing: tuple[str, ...] = MISSING
-    horizon: Natural = 0
+    forecast: Forecast | None = None
     clients: tuple[str, ...] = ()
     personal: tuple[PersonalModel, ...] = ()
     digest: str = ""

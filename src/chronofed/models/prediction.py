@@ -13,7 +13,7 @@ from chronofed.core.errors import DataError
 from chronofed.data.columns import Columns, missing
 from chronofed.data.in_memory import parts
 from chronofed.models.prediction_measures import PredictionMeasures
-from chronofed.models.trained import IMAGES, TrainedModel
+from chronofed.models.trained import TrainedModel
 
 PART_ROWS = 50_000
 """Rows that are encoded at a time."""
@@ -35,6 +35,7 @@ class Prediction:
         columns: The table.
         measures: Quality of the predictions so far, where the table has the target; else empty.
         rows: Rows so far.
+        empty_rows: Rows so far without a prediction: their client has no row so far before (horizon).
         personal_rows: Rows so far that were predicted by a personal model.
     """
 
@@ -58,13 +59,13 @@ class Prediction:
         """
         self.model, self.columns = model, columns
         self.measures = PredictionMeasures(model.classes)
-        self.rows = self.personal_rows = 0
+        self.rows = self.empty_rows = self.personal_rows = 0
         self._names = model.about.columns
         self._personal = personal
         if personal:
             self._check_personal()
         self._copied = self._identity(keep)
-        self._count = columns.rows([*_feature_names(model), *self._copied])
+        self._inputs = model.inputs(columns, self._copied)
         self._load = lru_cache(maxsize=LOADED_MODELS)(model.personal)
 
     @property
@@ -74,9 +75,11 @@ class Prediction:
 
     def parts(self) -> Iterator[Part]:
         """Predict part by part."""
-        for table in parts(self.columns, self._count, PART_ROWS):
-            outputs = self._outputs(table)
+        tables = parts(self.columns, self._inputs.count, PART_ROWS)
+        for table, inputs in zip(tables, self._inputs.parts(PART_ROWS), strict=True):
+            outputs = inputs.spread(self._outputs(inputs.columns))
             self.rows += len(outputs)
+            self.empty_rows += inputs.count - len(inputs.place)
             self._measure(table, outputs)
             yield {
                 **{name: table.text(name).tolist() for name in self._copied},
@@ -120,32 +123,34 @@ class Prediction:
         return outputs
 
     def _shown(self, outputs: Tensor) -> dict[str, Cells]:
-        """Return predicted classes and their probabilities, or numbers."""
+        """Return predicted classes and their probabilities, or numbers; None and NaN where there is nothing."""
         numbers = outputs.numpy()
         if not self.model.classes:
             return {PREDICTED: numbers}
         names = np.array(self.model.classes, dtype=object)
         found = {f"p_{name}": numbers[:, k] for k, name in enumerate(self.model.classes)}
-        return {PREDICTED: names[numbers.argmax(1)].tolist(), **found}
+        likely = names[numbers.argmax(1)]
+        likely[_empty(numbers)] = None
+        return {PREDICTED: likely.tolist(), **found}
 
     def _measure(self, table: Columns, outputs: Tensor) -> None:
         """Compare predictions with the target of the rows that have one."""
         name = self._names.target
-        # With a horizon, the target of a row is not what is predicted from it.
-        if not name or name not in table.arrays or self.model.about.horizon:
+        if not name or name not in table.arrays:
             return
         if self.model.classes:
             target = _class_codes(table.text(name), self.model.classes)
         else:
             target = table.numbers(name)
-        known = ~missing(target.astype(np.float64))
-        self.measures.add(target[known], outputs.numpy()[known])
+        numbers = outputs.numpy()
+        known = ~(_empty(numbers) | missing(target.astype(np.float64)))
+        self.measures.add(target[known], numbers[known])
 
 
-def _feature_names(model: TrainedModel) -> list[str]:
-    preparation = model.about.preparation
-    features = IMAGES if preparation is None else preparation.features
-    return [feature.name for feature in features]
+def _empty(numbers: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return a mask of the rows without a prediction."""
+    gaps: NDArray[np.bool_] = np.isnan(numbers)
+    return gaps if gaps.ndim == 1 else np.asarray(gaps.any(1), dtype=np.bool_)
 
 
 def _class_codes(cells: NDArray[Any], classes: Sequence[str]) -> NDArray[np.float64]:

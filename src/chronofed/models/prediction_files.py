@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,10 @@ ENCODERS: dict[str, Callable[[Prediction], Iterator[bytes]]] = {
 def _arrow(part: Part, pa: Any) -> Any:
     """Make a table whose columns have the same types whether it has rows or not."""
     columns = {
-        name: pa.array(cells) if isinstance(cells, np.ndarray) else pa.array(cells, pa.string())
+        # A NaN is no prediction: null.
+        name: pa.array(cells, from_pandas=True)
+        if isinstance(cells, np.ndarray)
+        else pa.array(cells, pa.string())
         for name, cells in part.items()
     }
     return pa.table(columns)
@@ -79,8 +83,10 @@ def _csv_lines(rows: Any) -> bytes:
 def _texts(cells: Cells) -> Sequence[str]:
     if not isinstance(cells, np.ndarray):
         return cells
-    return [f"{number:.{DIGITS}g}" for number in cells.tolist()]
+    return ["" if isnan(number) else f"{number:.{DIGITS}g}" for number in cells.tolist()]
 
 
 def _plain(cells: Cells) -> Sequence[Any]:
-    return [float(text) for text in _texts(cells)] if isinstance(cells, np.ndarray) else cells
+    if not isinstance(cells, np.ndarray):
+        return cells
+    return [float(text) if text else None for text in _texts(cells)]

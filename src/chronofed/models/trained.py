@@ -1,5 +1,6 @@
 """A trained model: a torch module that knows its classes, its features and how to prepare rows."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from chronofed.core.seeds import global_torch_seed
 from chronofed.core.user_code import in_one_line
 from chronofed.data.columns import Columns
 from chronofed.data.encoding import encode_features
+from chronofed.data.forecast import Inputs
 from chronofed.data.in_memory import to_columns
 from chronofed.data.preparation import Feature
 from chronofed.models.description import ModelDescription, read_description
@@ -75,12 +77,29 @@ class TrainedModel(nn.Module):
             rows: A file, a data frame, a table of columns, or a list of rows (:mod:`chronofed.data.in_memory`).
 
         Returns:
-            The samples, ``(n, ...)``.
+            The samples, ``(n, ...)``; NaN for a row that lies less than the horizon after its client's first.
 
         Raises:
             DataError: If a column is missing, or a cell does not fit.
         """
-        return self.encode(to_columns(rows, self.about.missing))
+        found = self.inputs(self.read(rows))
+        return found.spread(self.encode(found.columns))
+
+    def read(self, rows: Any, query: str = "") -> Columns:
+        """Return the columns of rows, as :meth:`prepare` takes them, or of a database and a query."""
+        client = self.about.columns.client
+        return to_columns(rows, self.about.missing, [client] if client else [], query)
+
+    def inputs(self, columns: Columns, also: Sequence[str] = ()) -> Inputs:
+        """Find the features of every row, where the model uses earlier rows; ``also`` must be there too."""
+        about = self.about
+        features = IMAGES if about.preparation is None else about.preparation.features
+        names = [feature.name for feature in features]
+        if about.forecast is not None:
+            keys = (about.columns.client, about.columns.time)
+            return about.forecast.inputs(columns, names, *keys, also)
+        count = columns.rows([*names, *also])
+        return Inputs(columns, np.arange(count), count)
 
     def encode(self, columns: Columns, place: NDArray[np.int64] | None = None) -> Tensor:
         """Encode some rows of a table, by default all; otherwise as :meth:`prepare`."""
@@ -96,9 +115,13 @@ class TrainedModel(nn.Module):
         """Predict from rows, as :meth:`prepare` takes them, or from samples that are encoded already.
 
         Returns:
-            Probabilities ``(n, classes)``, or numbers in the target's own units ``(n,)``.
+            Probabilities ``(n, classes)``, or numbers in the target's own units ``(n,)``; NaN for a row that
+            lies less than the horizon after its client's first.
         """
-        x = torch.as_tensor(rows) if isinstance(rows, Tensor | np.ndarray) else self.prepare(rows)
+        if not isinstance(rows, Tensor | np.ndarray):
+            found = self.inputs(self.read(rows))
+            return found.spread(self.predict(self.encode(found.columns)))
+        x = torch.as_tensor(rows)
         self._check(x, "samples")
         with torch.no_grad():
             return self.in_units(torch.cat([self(part) for part in torch.split(x, BATCH)]))

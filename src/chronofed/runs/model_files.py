@@ -25,6 +25,7 @@ from chronofed.core.types import Vector
 from chronofed.data.cells import MISSING
 from chronofed.data.client_source.rows import SourceRows
 from chronofed.data.encoding import encoded_names
+from chronofed.data.forecast import Forecast
 from chronofed.data.preparation import Preparation
 from chronofed.data.table import Table
 from chronofed.models.description import ColumnNames, DType, ModelDescription, PersonalModel
@@ -129,7 +130,7 @@ def describe_model(built: BuiltRun, snapshot: Snapshot) -> ModelDescription:
         preparation=preparation,
         columns=_columns(built),
         missing=experiment.data.missing if isinstance(experiment.data, Table) else MISSING,
-        horizon=experiment.data.horizon if isinstance(experiment.data, Table) else 0,
+        forecast=_forecast(built),
         clients=_clients(built),
         spec=experiment.fingerprint(),
         version=version("chronofed"),
@@ -154,6 +155,15 @@ def _columns(built: BuiltRun) -> ColumnNames:
     if isinstance(settings, SourceRows):
         return ColumnNames(settings.source.target, "", settings.source.time)
     return ColumnNames()
+
+
+def _forecast(built: BuiltRun) -> Forecast | None:
+    """Return the earlier rows that the model predicts from, if it does."""
+    data = built.experiment.data
+    if not isinstance(data, Table) or not (data.lags or data.horizon):
+        return None
+    columns = data.lagged if data.lags else ()
+    return Forecast(data.lags, columns, data.horizon, data.date_format, data.time_zone)
 
 
 def _clients(built: BuiltRun) -> tuple[str, ...]:
