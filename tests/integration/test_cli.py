@@ -40,6 +40,7 @@ def test_run_compare_and_resume(call, tmp_path):
         "checkpoints",
         "summary.json",
         "digests.json",
+        "model",
         "lock",
         "running",
     }
@@ -251,6 +252,7 @@ def test_scenario(call, tmp_path):
     assert sum(first["by_class"]) == first["samples"] == 50
 
 
+@pytest.mark.slow
 def test_demo(call, tmp_path):
     code, out, _ = call("demo", "--rounds", "3", "--seeds", "2", "-o", "demo", "--quiet")
     assert code == 0
@@ -284,6 +286,7 @@ def test_help_and_usage_errors_import_nothing_heavy(tmp_path):
     assert imported(tmp_path, *QUICK, *([name, "--help"] for name in commands())) == {}
 
 
+@pytest.mark.slow
 def test_theory_and_missing_files_do_not_wait_for_torch(tmp_path):
     calls = [
         "weights --correlation 0.8 --client-drift 1",

@@ -165,6 +165,7 @@ def test_bad_bench(call, options):
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_operations_by_hand():
     linear = Workload("", Linear(), (1, 2, 3), clients=4, samples=5, cohort=2)
     assert linear.operations() == 2 * (2 * 6 * 10) * 5 * 2  # forward, and backward by the weights

@@ -37,6 +37,7 @@ def type_in(tmp_path):
     return type_in
 
 
+@pytest.mark.slow
 def test_from_a_table_to_predictions(tmp_path, type_in):
     write_shops(tmp_path / "shops.csv", datetime.date(2024, 1, 1), 180)
     write_shops(tmp_path / "new.csv", datetime.date(2024, 6, 29), 10, target=False)

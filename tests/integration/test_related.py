@@ -17,6 +17,7 @@ SPECS = [tomllib.loads(code) for code in re.findall(r"^```toml\n(.*?)^```$", PAG
 
 
 @pytest.mark.parametrize("table", SPECS, ids=lambda table: table["name"])
+@pytest.mark.some(3)
 def test_a_specification_trains(table, workdir):
     experiment = from_table(table, Experiment)
     small = msgspec.structs.replace(

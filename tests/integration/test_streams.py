@@ -57,6 +57,7 @@ def test_a_closed_standard_output_swallows_the_result():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_is_no_failure():
     read, write = os.pipe()
     os.close(read)

@@ -83,6 +83,7 @@ def processes(task):
 
 
 @every
+@pytest.mark.some(4)
 def test_same_bits_again_resumed_and_in_any_order(method, after, straight, task):
     whole = straight(method)
     assert same(after(method, 4, start=decode(encode(after(method, 2)))), whole)
@@ -96,6 +97,7 @@ def test_same_bits_again_resumed_and_in_any_order(method, after, straight, task)
 
 
 @every
+@pytest.mark.some(4)
 def test_threads_and_processes_agree(method, after, straight, task, processes):
     with ThreadEngine(task, 2) as threads:
         assert same(after(method, engine=threads), straight(method))
@@ -103,6 +105,7 @@ def test_threads_and_processes_agree(method, after, straight, task, processes):
 
 
 @every
+@pytest.mark.some(4)
 def test_flower_ends_with_the_same_bits(method, world, after):
     there = world(method)
     assert same_but_clients(after(method, 3, engine=there.engine), after(method, 3))
@@ -110,6 +113,7 @@ def test_flower_ends_with_the_same_bits(method, world, after):
 
 
 @every
+@pytest.mark.some(4)
 def test_batched_serves_or_refuses_in_one_line(method, task, after, straight):
     served = isinstance(method.backbone, StackedStart | Graded | Polished | Watched)
     reason = unsupported(method, task)

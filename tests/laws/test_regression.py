@@ -71,7 +71,7 @@ def straight(method, count):
     return after(count, method)
 
 
-@pytest.mark.some(8)
+@pytest.mark.some(4)
 @every_method
 def test_same_seed_same_bits_and_resuming_equals_the_straight_run(method):
     whole = after(4, method)
@@ -86,7 +86,7 @@ def test_neither_workers_nor_the_order_of_results_matter(method):
     assert same(after(4, method, engine=ShuffledWorkers(TASK)), straight(method, 4))
 
 
-@pytest.mark.some(8)
+@pytest.mark.some(4)
 @every_method
 def test_learns(method):
     """The variance of the target is about 1; without learning, the loss is about a half."""
@@ -124,7 +124,7 @@ def agrees(task, method, train, limit):
         torch.testing.assert_close(again.record, kept.record, rtol=limit, atol=limit)
 
 
-@pytest.mark.some(8)
+@pytest.mark.some(4)
 @every_method
 def test_the_batched_engine_agrees(method):
     """In double precision up to 1e-10, as for classes."""
@@ -136,6 +136,7 @@ def test_the_batched_engine_agrees(method):
 
 @pytest.mark.parametrize("train", [PLAIN, HARD], ids=["fused", "momentum"])
 @pytest.mark.parametrize("loss", LOSSES, ids=name)
+@pytest.mark.some(3)
 def test_the_batched_engine_knows_every_loss(loss, train):
     task = Regression(EXACT, Custom(f"{__name__}:double_mlp"), loss=loss)
     agrees(task, Method(memory=Taylor(curvature=Fisher(), layers={"*": 0.7})), train, 1e-10)

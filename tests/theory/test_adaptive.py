@@ -184,6 +184,7 @@ def test_clients_report_the_parameters_that_the_memory_covers(data):
         assert state["centred"].shape == (3, numbers)
 
 
+@pytest.mark.slow
 def test_estimates_agree_with_measurements_in_a_real_run(data):
     """What is estimated online, beside what a simulation can measure; the model stands almost still."""
     method = Method(FedAvg(), CoreSet(20), Adaptive())

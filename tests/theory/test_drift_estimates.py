@@ -113,6 +113,7 @@ def noisy(seed, cohorts, clients, correlation, client=4.0, time=1.0, dimension=2
 @pytest.mark.some(4)
 @pytest.mark.parametrize(("correlation", "discount"), [(0.0, 1.0), (0.5, 0.98)])
 @pytest.mark.parametrize(("size", "clients"), PARTICIPATION)
+@pytest.mark.slow
 def test_one_run_of_100_rounds(size, clients, correlation, discount):
     """All four constants within 10 %, without any average over seeds."""
     weights, cohorts = Adaptive(discount=discount), drawn(size, size, clients, 100)
@@ -140,6 +141,7 @@ def check_spread(found):
     assert (abs(found[:, 1] - 1) < 0.2).all()
 
 
+@pytest.mark.slow
 def test_estimates_do_not_scatter():
     check_spread(spread(range(2), 0.5, dimension=100))
 

@@ -170,6 +170,7 @@ def test_one_local_step_makes_fedprox_the_same_as_fedavg():
 # --- exact moments
 
 
+@pytest.mark.slow
 def test_monte_carlo_meets_the_exact_moments():
     models = nqm.settings(replace(nqm.PRESETS["p1"], rounds=15))
     compare(models, lrs=[0.02, 0.09], batches=2)

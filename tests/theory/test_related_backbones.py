@@ -130,6 +130,7 @@ def test_fedlin_of_unequal_steps_written_out():
     assert set(snapshot.server) == {"params"}
 
 
+@pytest.mark.slow
 def test_fedlin_finds_the_minimum_whoever_is_slow():
     there, slow = world(), {"slow": 1.0}
     best = minimiser(there, [1 / 6, 2 / 6, 3 / 6])
@@ -183,6 +184,7 @@ def test_fedgate_of_some_clients_written_out():
     torch.testing.assert_close(got, torch.stack([*fedgate(there, 8)]), rtol=0, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_fedgate_minimises_the_weighted_objective_also_of_unequal_steps():
     """Every client divides by its own number of steps, which is random."""
     there = world()
@@ -215,6 +217,7 @@ def test_mifa_of_some_clients_written_out(average):
     torch.testing.assert_close(got, torch.stack(want), rtol=0, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_mifa_does_not_favour_clients_that_come_often():
     """Client 2 comes every fourth round. With short steps MIFA ends near the minimum, FedAvg does not."""
     often = world([{0: 0, 1: 0}] * 3 + [EVERYBODY])
@@ -233,6 +236,7 @@ def envelope(w, h, b, tie):
     return theta, tie * (w - theta)
 
 
+@pytest.mark.slow
 def test_pfedme_of_many_inner_steps_is_exact():
     there, tie = world(), 3.0
     backbone = PFedMe(tie, inner=300, inner_lr=0.1, server_lr=0.5)

@@ -100,6 +100,7 @@ def compare(folder: Path, files) -> str:
     return (done.stdout + done.stderr).strip()
 
 
+@pytest.mark.slow
 def test_safetensors_and_torchscript(tmp_path):
     files = []
     for name, model in write_cases(tmp_path, ABOUT).items():

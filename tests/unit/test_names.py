@@ -90,6 +90,7 @@ def test_the_json_of_a_scenario(spec):
     assert "name" not in plan["clients"][0]
 
 
+@pytest.mark.slow
 def test_the_picture_of_a_scenario(spec, workdir, figures):
     assert call("scenario", spec, "--rounds", 4, "--plot", "s.png")[0] == 0
     (axes,) = figures[0].axes

@@ -88,6 +88,7 @@ def test_every_setting_and_algorithm(cells):
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize("ending", ["png", "svg"])
+@pytest.mark.slow
 def test_picture(cells, tmp_path, ending):
     few = cells[:10]  # two settings; all are in the test below
     path = draw_panels(few, tmp_path / f"panels.{ending}")

@@ -122,6 +122,7 @@ def _distance_from_exact(draw):
     return (chi - freedom) / np.sqrt(2 * freedom)
 
 
+@pytest.mark.slow
 def test_counts_follow_the_exact_law_when_classes_run_out():
     def draw(theta, left, size, rng):
         return _draw_counts(np.log(theta), left, size, rng)

@@ -87,13 +87,13 @@ def apply_deletions(
 def _delete_rows(
     client_states: MutableMapping[int, ClientState], client: int, rows: torch.Tensor
 ) -> None:
-    client_state = client_states[client]
+    before = client_state = client_states[client]
     left = tuple(k for k in (without_rows(k, rows) for k in client_state.items) if k is not None)
     if list(map(id, left)) != list(map(id, client_state.items)):
         client_state = replace(client_state, items=left)
     if made_of(client_state.backbone_state, rows):
         client_state = replace(client_state, backbone_state={})
-    if client_state is not client_states[client]:
+    if client_state is not before:
         client_states[client] = client_state
 
 
