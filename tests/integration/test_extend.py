@@ -69,6 +69,7 @@ METHODS = {
 @pytest.mark.some(2)
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("protocol", ["next", "holdout"])
+@pytest.mark.slow
 def test_month_by_month_is_all_at_once(name, protocol, tmp_path):
     """On the next period, all records are the same; the evaluation that was pending is made up for."""
     text = METHODS[name].replace('protocol = "holdout"', f'protocol = "{protocol}"')
@@ -250,6 +251,7 @@ every = 3
 """
 
 
+@pytest.mark.slow
 def test_more_rounds_equal_a_run_with_more_rounds(tmp_path):
     (tmp_path / "spec.toml").write_text(SUBSETS)
     run = make_run(tmp_path / "spec.toml", tmp_path / "run")

@@ -91,6 +91,7 @@ def test_killed_at_random_moments(tmp_path, straight, times):
 @pytest.mark.parametrize(
     "first", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(1, 8))]
 )
+@pytest.mark.slow
 def test_killed_while_writing(tmp_path, straight, first):
     """Every place where something is written: before the rename, after it, before the folder is flushed."""
     directory = runner.create(build(EXPERIMENT), tmp_path / "run")

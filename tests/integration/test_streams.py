@@ -27,6 +27,7 @@ def run(*arguments, **options):
         ["privacy", "--noise", "1", "--rounds", "5", "--json"],
     ],
 )
+@pytest.mark.slow
 def test_a_full_standard_output_is_one_line(arguments):
     with FULL.open("w") as full:
         done = run(*arguments, stdout=full)

@@ -88,6 +88,7 @@ def test_what_weights_learn_agrees(kind, train_for, engines):
 
 
 @pytest.mark.parametrize("memory", MEMORIES, ids=name)
+@pytest.mark.some(3)
 def test_a_run_may_go_on_with_another_engine(memory, train_for, engines):
     chosen = method(Scaffold(), memory)
     first = decode(encode(train_for(chosen, 2, engine=engines("threads"))))

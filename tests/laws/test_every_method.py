@@ -58,6 +58,7 @@ def with_dropout(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 @pytest.mark.parametrize("backbone", BACKBONES, ids=name)
+@pytest.mark.some(8)
 def test_dropout_and_batch_norm_give_the_same_bits_too(backbone, train_for, data):
     task = Classification(data, Custom(f"{__name__}:with_dropout"))
     torch.manual_seed(1)
@@ -98,6 +99,7 @@ def test_stateless_clients_are_refused_or_served(method, train_for, data):
     "neutral", [FedProx(mu=0.0), FedCurv(strength=0.0), MimeLite(beta=0.0), Ditto()], ids=name
 )
 @pytest.mark.parametrize("memory", MEMORIES, ids=name)
+@pytest.mark.some(8)
 def test_neutral_settings_are_fedavg(memory, neutral, straight):
     """Bit for bit: no tie, no penalty, no momentum, or a personal model that nobody else sees."""
     one, plain = (straight(method(b, memory), 5) for b in (neutral, FedAvg()))
@@ -147,6 +149,7 @@ def weighted():
 
 
 @pytest.mark.parametrize(("method", "weights"), list(weighted()))
+@pytest.mark.some(9)
 def test_every_weighting_composes_with_every_method(method, weights, train_for):
     if method.backbone.private and weights.probes:
         with pytest.raises(ValueError, match="reports for Adaptive go to the server"):

@@ -108,6 +108,7 @@ def test_a_server_killed_at_any_answer_ends_with_the_same_bits(
     assert serve(transport, tmp_path / "run")["rounds"] == 3  # finished: nothing is done again
 
 
+@pytest.mark.slow
 def test_a_run_cannot_change_between_one_machine_and_many(transport, tmp_path):
     """What its clients keep would be left behind."""
 
@@ -134,6 +135,7 @@ def test_a_run_cannot_change_between_one_machine_and_many(transport, tmp_path):
         serve(transport, tmp_path / "here")
 
 
+@pytest.mark.slow
 def test_a_directory_is_for_one_method(transport, tmp_path):
     serve(transport, tmp_path / "run")
     other = msgspec.structs.replace(EXPERIMENT, method=Method())
@@ -141,6 +143,7 @@ def test_a_directory_is_for_one_method(transport, tmp_path):
         server_app.run_server(other, tmp_path / "run", transport, Federation())
 
 
+@pytest.mark.slow
 def test_every_round_is_saved_before_the_next_begins(transport, tmp_path):
     saved = []
 
@@ -165,6 +168,7 @@ def test_the_reason_of_a_stop_is_an_event(transport, tmp_path):
     assert last["reason"].startswith("round 0: only 0 of 3")
 
 
+@pytest.mark.slow
 def test_warnings_about_the_run_are_events(transport, tmp_path, monkeypatch):
     """Those of a client, which may quote its data, are not; nor those of a run in another thread."""
     proceed = runner.proceed

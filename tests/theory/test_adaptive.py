@@ -103,6 +103,7 @@ def test_long_gradients_are_sketched():
     assert found.time_drift_sq == pytest.approx(3.0, rel=0.2)
 
 
+@pytest.mark.slow
 def test_estimates_follow_a_change():
     """With a discount, drifts that fade out are forgotten; without, they linger."""
     change = [*world(0, 10, 1.0, 100.0), *world(0, 10, 1.0, 1.0), *world(1, 10, 1.0, 1.0)]

@@ -76,6 +76,7 @@ def trained(memory, there, rounds, weights=None, **others):
 
 
 @pytest.mark.parametrize("weights", [Merged(), Uniform(), Fixed(0.5)], ids=str)
+@pytest.mark.slow
 def test_separate_written_out(weights):
     """Also with a data set that comes back, and whatever the weights that are not 0."""
     there = world(0, 0, 1, 1, 2, 0, 1)

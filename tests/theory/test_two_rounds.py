@@ -383,6 +383,7 @@ def test_with_everybody_there_the_control_is_the_mean_of_the_clients(option):
     [(Scaffold("I"), (1, 1, 1)), (Scaffold("II"), (1, 1, 1)), (Mime(0.5), N)],
     ids=["Scaffold I", "Scaffold II", "Mime"],
 )
+@pytest.mark.slow
 def test_corrections_remove_the_bias_of_several_local_steps(backbone, weights):
     """FedAvg stops elsewhere; SCAFFOLD's controls count equally, so it finds the plain mean's minimiser."""
     best = minimiser(weights)

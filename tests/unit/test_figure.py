@@ -18,6 +18,7 @@ def drawing():
 
 
 @pytest.mark.parametrize("kind", canvas.FORMATS)
+@pytest.mark.slow
 def test_the_same_figure_gives_the_same_bytes(tmp_path, monkeypatch, kind):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # its global state is not needed
     monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)

@@ -169,6 +169,7 @@ def test_an_error_that_cannot_travel_is_told():
 @pytest.mark.parametrize(
     ("trap", "what"), [("kill", r"was killed \(signal 9\)"), ("exit", r"ended \(exit code 3\)")]
 )
+@pytest.mark.slow
 def test_a_worker_that_dies_is_named(trap, what, task, plan):
     row = int(plan.visits[2].indices[0])
     with ProcessEngine(Trapped(task, {row: trap}), 2) as engine:
@@ -332,6 +333,7 @@ def test_models_that_draw_are_told_from_those_that_do_not(task, data):
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.slow
 def test_dropout_is_refused_by_threads_and_served_by_processes(data, train_for):
     task = Classification(data, Custom(f"{__name__}:with_dropout"))
     with pytest.raises(IncompatibleError, match=r"threads: the model draws .* use processes"):
