@@ -45,7 +45,7 @@ CLASSES = (
     ("macro_f1", "macro F1 %", 100, 2),
     ("worst_client_accuracy", "worst client %", 100, 2),
 )
-NUMBERS = (("mae", "MAE", 1, 3), ("rmse", "RMSE", 1, 3), ("r2", "R2", 1, 4))
+NUMBERS = (("rmse", "RMSE", 1, 2), ("mae", "MAE", 1, 2), ("r2", "R2", 1, 4))
 
 
 def experiment(name, method, lr, seed, data, tuning):
