@@ -74,14 +74,16 @@ def test_killed_at_random_moments(tmp_path, straight, times):
     while kills < times:
         runs += 1
         directory = runner.create(build(EXPERIMENT), tmp_path / f"run{runs}")
+        # On a busy machine a process gets nowhere in a second, so it is given longer each time.
+        longest_s = 1.6
         while directory.state != "finished":
             process = CONTEXT.Process(target=work, args=(directory.path,))
             process.start()
-            process.join(chance.uniform(0.1, 1.6))
+            process.join(chance.uniform(0.1, longest_s))
             if process.is_alive():
                 os.kill(process.pid, signal.SIGKILL)
                 process.join()
-                kills += 1
+                kills, longest_s = kills + 1, 1.2 * longest_s
             else:
                 assert process.exitcode == 0
         assert result(directory) == straight
