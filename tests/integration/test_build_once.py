@@ -77,6 +77,7 @@ def test_run(count, more):
 
 
 @pytest.mark.parametrize("more", [[], ["--samples", "kept.png"]])
+@pytest.mark.slow
 def test_resume(count, more, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("chronofed.runs.runner.proceed", lambda *_, **__: 1 / 0)

@@ -241,6 +241,7 @@ def test_data(call):
     assert json.loads(call("data", "get", "fashion-mnist-mini", "--json")[1])["name"]
 
 
+@pytest.mark.slow
 def test_scenario(call, tmp_path):
     code, out, _ = call("scenario", "spec.toml", "--rounds", "3", "--plot", "balls.png")
     assert code == 0

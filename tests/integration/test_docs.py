@@ -117,7 +117,7 @@ def read_toml(page: Path, block: Block) -> None:
 
 
 @pytest.mark.parametrize("page", with_code("python", "toml"))
-@pytest.mark.some(9)
+@pytest.mark.some(5)
 def test_code_runs(page, tmp_path):
     ours, theirs = CONTEXT.Pipe()
     process = CONTEXT.Process(target=execute, args=(page, tmp_path, theirs))

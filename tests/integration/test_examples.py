@@ -31,7 +31,7 @@ def test_every_program_is_run_and_listed():
     )
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name", OUTPUT)
 def test_program(name, workdir, capsys, monkeypatch):
     if name == "figure" and not find_spec("matplotlib"):

@@ -72,6 +72,7 @@ def test_a_disk_that_fills_up(directory, straight, limit):
     assert outcome(directory) == straight
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_logged_and_the_previous_one_used(directory, straight, caplog):
     stop_after(directory, 5)
     newest = max(directory.checkpoints.iterdir())

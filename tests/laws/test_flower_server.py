@@ -69,6 +69,7 @@ def equal_records(one, other):
     )
 
 
+@pytest.mark.slow
 def test_the_run_directory_is_that_of_one_machine(transport, tmp_path, reference):
     path, right = reference
     summary = serve(transport, tmp_path / "run")

@@ -41,7 +41,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("method", "train"), PAIRS)
 def test_resuming_and_workers_do_not_matter(method, train, train_for, task):
     straight = train_for(method, 4, settings=train)
@@ -59,7 +59,7 @@ def test_learns(method, train, train_for, task):
     assert score.accuracy > 0.85
 
 
-@pytest.mark.some(8)
+@pytest.mark.some(4)
 @pytest.mark.parametrize("label", [*TRAINS, "slow"])
 @pytest.mark.parametrize("backbone", [FedAvg(), Ditto(), Scaffold(option="I")], ids=name)
 def test_the_batched_engine_agrees(backbone, label):

@@ -449,6 +449,7 @@ def test_no_strength_is_fedavg(train_for):
     ],
     ids=str,
 )
+@pytest.mark.some(2)
 def test_every_setting_changes_the_result_and_learns(changed, train_for, straight, task):
     method = Method(
         memory=Taylor(**changed), weights=Optimal(time_drift_sq=1.0, information_loss_sq=0.5)
