@@ -45,7 +45,8 @@ test-flower: $(VENV)-flower/.done
 
 # Bad inputs, damaged run directories, mutated messages and client stores; `make test` tries some of them.
 test-corpus: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m corpus tests/corpus
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m corpus tests/corpus/test_bad_inputs.py tests/corpus/test_damaged_runs.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m corpus tests/corpus/test_mutated_bytes.py
 
 # Pages in a real browser: Debian's Chromium (apt install chromium), or another in CHRONOFED_BROWSER.
 test-browser: $(VENV)/.browser

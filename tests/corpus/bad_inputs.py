@@ -490,7 +490,7 @@ TABLE_OF_CASES = r"""
 2 | run spec.toml --seeds 0-1 --samples x.png -o g | --samples: draws the samples of one run
 2 | run spec.toml -s start=nowhere -o g | start: no file nowhere
 2 | run spec.toml -s start=table.csv -o g | is not a safetensors file
-2 | run spec.toml -s start=good -s model.kind=mlp -o g | start: model.
+2 | run spec.toml -s start=good -s model.kind=mlp -o g | good has no layer 'features.
 2 | run table.toml -s start=good -o g | start:
 2 | run table.toml -s 'data.more=["no.csv"]' -o g | data.more: no file no.csv
 2 | run table.toml -s data.growing=true -s 'data.period="9 rows"' -o g | Table.growing: windows of rows
@@ -625,7 +625,7 @@ TABLE_OF_CASES = r"""
 2 | init table.csv -o new.toml --period 50 | Table.period does not fit column 'day', which holds dates: use '50 days'
 2 | doctor extra | unrecognized arguments: extra
 2 | doctor --data | --data: expected one argument
-2 | methods extra | unrecognized arguments: extra
+2 | methods extra | methods extra: no such backbone, memory, weights or detector
 2 | methods --fly | unrecognized arguments: --fly
 2 | nqm --preset p9 | --preset: invalid choice: 'p9'
 2 | nqm --settings nothing | --settings: unknown setting 'NOTHING'
