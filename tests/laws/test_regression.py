@@ -130,7 +130,7 @@ def test_the_batched_engine_agrees(method):
     """In double precision up to 1e-10, as for classes."""
     task = Regression(EXACT, Custom(f"{__name__}:double_mlp"))
     if unsupported(method, task) is not None:
-        pytest.skip("refused")
+        pytest.skip("the batched engine refuses this backbone; see test_batched")
     agrees(task, method, HARD, 1e-10)
 
 
