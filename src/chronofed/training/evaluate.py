@@ -42,7 +42,7 @@ class Evaluate(Config):
         baselines: What the result is compared with, for the protocol ``next``. ``simple``: the majority class
             and the last target of a client. ``all``: also models trained on the last period alone, by every
             client alone, and on all rows in one place. ``auto``: ``all`` if that is cheap, else ``simple``.
-        classifier: The way to a class. ``outputs``: the largest output. ``nearest-mean``: that of iCaRL, the class
+        classifier: The way to a class. ``outputs``: the largest output. ``nearest-mean``: iCaRL's, the class
             whose kept samples have the nearest mean features. It counts for all measures of the global
             model but its loss, and needs a memory that keeps samples on the clients, such as ``core-set``.
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from chronofed.core.config import Fraction, Natural, Positive
+from chronofed.core.config import Fraction, Natural
 from chronofed.core.types import Batch, Record, Vector
 from chronofed.methods.backbones.base import Backbone
 from chronofed.methods.backbones.pfedme import one_batch
@@ -40,8 +40,9 @@ class FedReg(Backbone, tag="fedreg"):
     Attributes:
         mix: Share :math:`\gamma` of the client's own model in the point of the gradient; 1 is that of FedAvg.
         steps: Steps *E* that make a sample; 0 for no made samples at all.
-        pseudo: Length of the steps of pseudo samples, in encoded inputs, where images go from 0 to 1.
-        perturbed: Length of the steps of perturbed samples.
+        pseudo: Length of the steps of pseudo samples, as a share of the range of all samples' numbers; that of
+            images is 0 to 1. Short steps hold a small model where it is.
+        perturbed: Length of the steps of perturbed samples, likewise.
     """
 
     reference: ClassVar[str] = (
@@ -50,8 +51,8 @@ class FedReg(Backbone, tag="fedreg"):
 
     mix: Fraction = 0.5
     steps: Natural = 10
-    pseudo: Positive = 0.1
-    perturbed: Positive = 0.001
+    pseudo: Fraction = 0.1
+    perturbed: Fraction = 0.001
 
     def unsuited(self, train: Train) -> str | None:
         """Refuse everything but plain steps: corrections have a length of their own."""
@@ -98,11 +99,11 @@ class FedReg(Backbone, tag="fedreg"):
     def _climbed(
         self, x: Tensor, y: Tensor, length: float, shared: Vector, local: ClientLocal
     ) -> Tensor:
-        """Ascend every sample's loss by steps of equal length, within the range of the samples."""
+        """Ascend every sample's loss by steps of equal length, within the range of all samples."""
         low, high = _range(local)
         for _ in range(self.steps):
             slope = local.objective.input_gradient(shared, x, y)
-            x = torch.add(x, slope.sign(), alpha=length).clamp_(low, high)
+            x = (x + slope.sign() * (high - low) * length).clamp_(low, high)
         return x
 
 
