@@ -322,5 +322,4 @@ def test_images_class_after_class():
         print(f"{name:>14}", *(f"{value:.3f}" for value in figures))
     old = {name: figures[1] for name, figures in found.items()}
     assert old["fine-tuning"] < old["ewc"] < old["lwf"] < old["lwf, past = 4"] < old["icarl"]
-    assert old["ewc"] > old["fine-tuning"] + 0.01
     assert min(old["lwf"], old["flwf-2t"]) > old["fine-tuning"] + 0.2
