@@ -51,7 +51,7 @@ class Distil(Memory, tag="distil"):
     Attributes:
         past: Weight :math:`\lambda_1` of the client's own earlier model; 0 for none.
         shared: Weight :math:`\lambda_2` of the server's model; 0 for none.
-        temperature: :math:`T`.
+        temperature: Temperature :math:`T` of both models' outputs; high ones compare small outputs, too.
         classes: Outputs that are compared. ``all``: every one. ``seen``: those of the classes in earlier data
             sets of the client. ``heads``: the same, with one softmax for the new classes of each data set.
         form: ``softmax``: one class among all. ``sigmoid``: every class by itself. ``targets``: the sigmoids of
