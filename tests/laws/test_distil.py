@@ -40,6 +40,7 @@ every = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS, scope="
 
 
 @every
+@pytest.mark.some(2)
 def test_same_bits_again_resumed_in_any_order_and_on_other_engines(
     method, after, straight, task, processes
 ):
@@ -60,6 +61,7 @@ def test_flower_ends_with_the_same_bits(method, world, after):
 
 
 @every
+@pytest.mark.some(2)
 def test_batch_norm_has_teachers_with_buffers_of_their_own(method, after, data):
     task = Classification(data, Custom(f"{with_batch_norm.__module__}:with_batch_norm"))
     whole = after(method, 3, task=task)
@@ -79,8 +81,8 @@ def test_private_serves_it(method, after):
     assert torch.isfinite(after(Method(private, method.memory, average="clients"), 2).params).all()
 
 
-def test_the_loss_of_icarl_on_every_engine(after, data, world):
-    """Its scenario has classes that come back, whose labels no longer count: it still runs, the same everywhere."""
+def test_the_loss_of_icarl_on_every_engine(after, data):
+    """Here classes come back, and their labels no longer count: it runs, and the same everywhere."""
     task = Classification(data, Linear(), loss=BinaryCrossEntropy())
     method = Method(memory=Distil(form="targets", classes="seen", memory=CORE))
     whole = after(method, task=task)
