@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from chronofed import (
+    Balanced,
     BinaryCrossEntropy,
     Classification,
     CoreSet,
@@ -287,6 +288,10 @@ IMAGES = {
     "lwf, past = 4": Method(memory=Distil(4.0)),
     "flwf-2t": Method(memory=Distil(1.0, 1.0)),
     "core-set": Method(memory=CoreSet(100, "herding", 100, by="class")),
+    "eeil": Method(
+        Balanced(),
+        Distil(classes="heads", memory=CoreSet(100, "herding", 100, by="class")),
+    ),
     "icarl": Method(
         memory=Distil(
             form="targets", classes="seen", memory=CoreSet(100, "herding", 100, by="class")

@@ -33,9 +33,10 @@ class FedReg(Backbone, tag="fedreg"):
 
     It keeps nothing and sends as FedAvg. A sample costs ``2 steps`` gradients in its input, once a round, and a
     local step three gradients. It needs plain steps, without momentum or weight decay, and the batched engine
-    does not serve it. Public code differs: its clamp has no effect, and on a CPU the made samples overwrite
-    those that are trained on. Its option of masked gradients is not here. Of a regression, pseudo samples have
-    the squared error to the outputs of :math:`w_t`.
+    does not serve it. The publication has steps of absolute length, for images. Public code differs: its clamp
+    has no effect, and on a CPU the made samples overwrite those that are trained on. Its option of masked
+    gradients is not here. Of a regression, pseudo samples have the squared error to the outputs of
+    :math:`w_t`.
 
     Attributes:
         mix: Share :math:`\gamma` of the client's own model in the point of the gradient; 1 is that of FedAvg.
