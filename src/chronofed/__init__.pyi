@@ -41,6 +41,8 @@ from chronofed.methods.backbones import FedGate as FedGate
 from chronofed.methods.backbones import FedLin as FedLin
 from chronofed.methods.backbones import FedNova as FedNova
 from chronofed.methods.backbones import FedProx as FedProx
+from chronofed.methods.backbones import FedReg as FedReg
+from chronofed.methods.backbones import FedRod as FedRod
 from chronofed.methods.backbones import Mifa as Mifa
 from chronofed.methods.backbones import Mime as Mime
 from chronofed.methods.backbones import MimeLite as MimeLite
@@ -56,6 +58,7 @@ from chronofed.methods.detectors import PageHinkley as PageHinkley
 from chronofed.methods.local import Local as Local
 from chronofed.methods.local import Train as Train
 from chronofed.methods.memories import CoreSet as CoreSet
+from chronofed.methods.memories import Distil as Distil
 from chronofed.methods.memories import Ewc as Ewc
 from chronofed.methods.memories import Forget as Forget
 from chronofed.methods.memories import Generative as Generative
@@ -88,6 +91,7 @@ from chronofed.methods.weighting import Timeline as Timeline
 from chronofed.methods.weighting import Uniform as Uniform
 from chronofed.methods.weighting.optimal import optimal as optimal_weights
 from chronofed.methods.wrappers import AGem as AGem
+from chronofed.methods.wrappers import Balanced as Balanced
 from chronofed.methods.wrappers import Clipped as Clipped
 from chronofed.methods.wrappers import FedOpt as FedOpt
 from chronofed.methods.wrappers import Gem as Gem
@@ -95,6 +99,7 @@ from chronofed.methods.wrappers import Private as Private
 from chronofed.models.classification import Classification as Classification
 from chronofed.models.layers import Scale as Scale
 from chronofed.models.losses import Absolute as Absolute
+from chronofed.models.losses import BinaryCrossEntropy as BinaryCrossEntropy
 from chronofed.models.losses import CrossEntropy as CrossEntropy
 from chronofed.models.losses import Huber as Huber
 from chronofed.models.losses import Loss as Loss

@@ -30,8 +30,6 @@ from chronofed import (
     Train,
     run,
 )
-from chronofed.core.spec_io import alternatives
-from chronofed.methods.wrappers import Wrapper
 from chronofed.scenarios.base import Plan, Visit
 
 A, B, N = (F(2), F(1), F(4)), (F(1), F(-3), F(2)), (1, 3, 2)  # curvature, minimiser, samples
@@ -336,27 +334,6 @@ def test_scaffold_begins_as_fedavg():
     first, second = models(train(Scaffold()))
     assert [first] == close([*fedavg()][:1])
     assert abs(second - models(train(FedAvg()))[1]) > 0.01
-
-
-INNER = [
-    cls()
-    for cls in alternatives(Backbone).values()
-    if cls.__module__.startswith("chronofed.") and not issubclass(cls, Wrapper)
-]
-
-
-@pytest.mark.parametrize("inner", INNER, ids=lambda b: type(b).__name__)
-def test_an_optimiser_that_does_nothing_leaves_the_inner_backbone(inner):
-    plain = train(inner, 3, AS_MANY_STEPS_AS_SAMPLES)
-    wrapped = train(FedOpt(inner, "momentum", 0.0, server_lr=1.0), 3, AS_MANY_STEPS_AS_SAMPLES)
-    assert models(wrapped) == close(models(plain))
-    assert set(wrapped[-1].server) == {*plain[-1].server, "opt_m"}
-    for a, b in zip(plain, wrapped, strict=True):
-        assert a.client_states.keys() == b.client_states.keys()
-        for i, client_state in a.client_states.items():
-            torch.testing.assert_close(
-                b.client_states[i].backbone_state, client_state.backbone_state, rtol=0, atol=1e-12
-            )
 
 
 # --- what the algorithms are for

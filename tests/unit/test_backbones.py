@@ -18,10 +18,14 @@ from chronofed import (
     Method,
     Mime,
     MimeLite,
+    Mlp,
     Private,
     Scaffold,
+    Snapshot,
     Stateless,
+    Subsets,
     Train,
+    run,
 )
 from chronofed.core.errors import IncompatibleError
 from chronofed.core.spec_io import alternatives
@@ -30,8 +34,9 @@ from chronofed.methods.backbones.fednova import effective_steps
 from chronofed.methods.local import ClientLocal
 from chronofed.methods.method import check
 from chronofed.methods.surrogate import Surrogate
+from chronofed.methods.wrappers import Wrapper
 from chronofed.models.zoo import Custom
-from tests.helpers.quadratics import QuadraticWorld
+from tests.helpers.world import blobs
 
 
 def vector(*values: float) -> torch.Tensor:
@@ -119,12 +124,15 @@ def client_at_work(steps=2, momentum=0.0, lr=0.5) -> SimpleNamespace:
     )
 
 
+BLOBS = Classification(blobs(), Mlp((3,)))
+
+
 def real_client() -> ClientLocal:
-    """A client with two samples of a quadratic loss."""
-    world = QuadraticWorld([[[[[1.0, 2.0], [0.5, 1.0]], [[3.0, 1.0], [1.0, 0.0]]]]])
+    """A client with eight samples of three classes."""
     train = Train(lr=0.5, steps=2, batch_size="full")
-    samples = world.samples(np.arange(2))
-    return ClientLocal(world.objective(), samples, Surrogate(), train, torch.Generator())
+    return ClientLocal(
+        BLOBS.objective(), BLOBS.samples(np.arange(8)), Surrogate(), train, torch.Generator()
+    )
 
 
 SHIPPED = [c for c in alternatives(Backbone).values() if c.__module__.startswith("chronofed.")]
@@ -134,21 +142,47 @@ SHIPPED = [c for c in alternatives(Backbone).values() if c.__module__.startswith
 def test_records_are_left_alone(cls):
     """A direction may use up the gradient, and nothing else; an aggregate returns new records."""
     backbone = cls()
-    server = backbone.draw(backbone.init_server(W_T, clients=3), seed=0, round_=0)
-    client = backbone.init_client(W_T)
+    start, now = BLOBS.initial(0)[0], BLOBS.initial(1)[0]
+    server = backbone.draw(backbone.init_server(start, clients=3), seed=0, round_=0)
+    client = backbone.init_client(start)
     if backbone.two_phase:
         server = backbone.begin(server, [Upload(1.0, backbone.prepare(server, real_client()))])
-    before = {name: tensor.clone() for name, tensor in {**server, **client}.items()}
-    backbone.direction(backbone.gradient(W_K, server, real_client()), W_K, server, client)
+    before = {name: tensor.clone() for name, tensor in {**server, **client, "now": now}.items()}
+    backbone.direction(backbone.gradient(now, server, real_client()), now, server, client)
     if cls is not Ditto:
-        upload, _ = backbone.finish(W_K, server, client, real_client())
+        upload, _ = backbone.finish(now, server, client, real_client())
         sent = {name: tensor.clone() for name, tensor in upload.items()}
         weights = (1.0, 1.0 if backbone.private else 2.0)
         backbone.aggregate(server, [Upload(weight, upload) for weight in weights])
         torch.testing.assert_close(upload, sent, rtol=0, atol=0)
-    assert W_K.tolist() == [0.0, 4.0]
-    for name, tensor in {**server, **client}.items():
+    for name, tensor in {**server, **client, "now": now}.items():
         assert torch.equal(tensor, before[name])
+
+
+def double(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(shape[0], 3), nn.Tanh(), nn.Linear(3, classes)).double()
+
+
+@pytest.mark.parametrize(
+    "inner", [c() for c in SHIPPED if not issubclass(c, Wrapper)], ids=lambda b: type(b).__name__
+)
+def test_an_optimizer_that_does_nothing_leaves_the_inner_backbone(inner):
+    task = Classification(blobs(dtype=torch.float64), Custom(f"{__name__}:double"))
+    world = Subsets(clients=3, subsets=2).on(task.data, seed=0)
+    train = Train(lr=0.1, steps=2, batch_size=8)
+
+    def trained(backbone: Backbone) -> list[Snapshot]:
+        return list(run(Method(backbone), world, task, rounds=3, train=train))
+
+    plain, wrapped = trained(inner), trained(FedOpt(inner, "momentum", 0.0, server_lr=1.0))
+    assert set(wrapped[-1].server) == {*plain[-1].server, "opt_m"}
+    for a, b in zip(plain, wrapped, strict=True):
+        torch.testing.assert_close(b.params, a.params, rtol=0, atol=1e-12)
+        assert a.client_states.keys() == b.client_states.keys()
+        for i, client_state in a.client_states.items():
+            torch.testing.assert_close(
+                b.client_states[i].backbone_state, client_state.backbone_state, rtol=0, atol=1e-12
+            )
 
 
 @pytest.mark.parametrize("backbone", [MimeLite(0.25), Mime(0.25)])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from chronofed import Pool, Samples, Surrogate, Teacher, Train
+from chronofed import BinaryCrossEntropy, Pool, Samples, Surrogate, Teacher, Train
 from chronofed.core.errors import IncompatibleError
 from chronofed.core.types import Batch
 from chronofed.engines.batched.kernel import BatchedMlp
@@ -270,6 +270,42 @@ def test_the_batched_objective_knows_shapes_and_refuses_the_rest():
         batched.loss_gradient(w, Batch(batch.x, batch.y, batch.weight, OFFSET), (slice(0, 3),))
 
 
-def test_a_regression_has_nothing_to_distil():
-    with pytest.raises(IncompatibleError, match="there is one output"):
-        distillation_losses(draw(4, 1), draw(4, 1), T)
+def test_of_a_regression_it_is_half_the_squared_difference():
+    """Whatever the temperature; a single class among several is no number, and has nothing to say."""
+    student, teacher = draw(4, 1), draw(1, 4).T
+    found = distillation_losses(student, teacher, T)
+    np.testing.assert_allclose(found.numpy(), (student - teacher).numpy()[:, 0] ** 2 / 2)
+    one = torch.tensor([1])
+    assert not distillation_losses(draw(4, 3), draw(3, 4).T, T, classes=one).any()
+    for form in ("sigmoid", "targets"):
+        with pytest.raises(IncompatibleError, match=f"'{form}' needs classes, but there is one"):
+            distillation_losses(student, teacher, T, form)
+
+
+def test_targets_replace_the_labels_of_some_classes():
+    """Together with the labels' loss the derivative is p - q for these classes, and p - y for others."""
+    loss, z = BinaryCrossEntropy(), draw(6, 3).requires_grad_()
+    teacher, old = draw(3, 6).T, torch.tensor([0, 2])
+    both = loss(z, Y) + distillation_losses(z, teacher, T, "targets", old, Y)
+    (found,) = torch.autograd.grad(both.sum(), z)
+    p, q = (1 / (1 + np.exp(-v.detach().numpy())) for v in (z, teacher))
+    want = p - np.eye(3)[Y.numpy()]
+    want[:, [0, 2]] = (p - q)[:, [0, 2]]
+    np.testing.assert_allclose(found.numpy(), want, atol=1e-15)
+    model = objective()
+    with pytest.raises(IncompatibleError, match="set loss = 'binary-cross-entropy'"):
+        model.distilled(model.flat.read(), MEAN, draw(6, 3), form="targets")
+
+
+def test_binary_cross_entropy_is_a_sum_over_classes():
+    loss, z = BinaryCrossEntropy(), draw(6, 3)
+    p, y = 1 / (1 + np.exp(-z.numpy())), np.eye(3)[Y.numpy()]
+    want = -(y * np.log(p) + (1 - y) * np.log(1 - p)).sum(1)
+    np.testing.assert_allclose(loss(z, Y).numpy(), want, atol=1e-14)
+    np.testing.assert_allclose(loss.signal(z, Y).numpy(), p - y, atol=1e-15)
+    np.testing.assert_allclose(super(type(loss), loss).signal(z, Y).numpy(), p - y, atol=1e-15)
+    z[:, 2] = -math.inf
+    some = Y < 2
+    left = -(y * np.log(p) + (1 - y) * np.log(1 - p))[:, :2].sum(1)
+    np.testing.assert_allclose(loss(z, Y)[some].numpy(), left[some.numpy()], atol=1e-14)
+    assert not loss.signal(z, Y)[:, 2].any()

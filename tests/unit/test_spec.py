@@ -7,7 +7,7 @@ import pytest
 
 from chronofed import CoreSet, Experiment, Method, Periods, Stateless, Table, Taylor, Train
 from chronofed.core.errors import IncompatibleError, SpecError
-from chronofed.core.spec_io import from_table
+from chronofed.core.spec_io import from_table, to_table
 from chronofed.runs import load_spec, spec
 from chronofed.runs.built import build
 from chronofed.runs.spec import Checkpoint
@@ -73,6 +73,16 @@ def test_resolved_reads_back_the_same():
         data=Table(path="x.csv", features=("a", "b")),
     )
     assert from_table(tomllib.loads(original.resolved()), Experiment) == original
+
+
+def test_a_whole_number_in_place_of_a_float_has_the_same_fingerprint():
+    assert Experiment(train=Train(epochs=1, lr=1)).fingerprint() == (
+        Experiment(train=Train(epochs=1.0, lr=1.0)).fingerprint()
+    )
+    # As it is read again from the directory of a run.
+    taylor = Taylor(layers={"*": 1})
+    there = Experiment(train=Train(epochs=2), method=Method(memory=taylor))
+    assert from_table(to_table(there), Experiment).fingerprint() == there.fingerprint()
 
 
 def test_fingerprint_counts_what_decides_the_result():

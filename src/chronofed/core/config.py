@@ -27,7 +27,7 @@ class _Meta(msgspec.StructMeta, ABCMeta):
 
 
 class Config(msgspec.Struct, metaclass=_Meta, frozen=True, forbid_unknown_fields=True):
-    """Immutable settings whose constructor checks types and ranges.
+    """Immutable settings whose constructor checks types and ranges; 1 in a field of floats becomes 1.0.
 
     >>> from chronofed.core.config import Config, NonNegative
     >>> class Tie(Config):
@@ -42,7 +42,8 @@ class Config(msgspec.Struct, metaclass=_Meta, frozen=True, forbid_unknown_fields
         for name, kind in _checked_fields(type(self)).items():
             value = getattr(self, name)
             try:
-                msgspec.convert(value, kind)
+                # What is written to a file and read again is the same, to the last digit of its fingerprint.
+                msgspec.structs.force_setattr(self, name, msgspec.convert(value, kind))
             except msgspec.ValidationError as error:
                 msg = f"{type(self).__name__}.{name}: {error}, not {shown(value)}"
                 raise ValueError(msg) from None

@@ -18,8 +18,9 @@ Vector: TypeAlias = Tensor
 Record: TypeAlias = Mapping[str, Tensor]
 # Parts of a flat vector, ascending.
 Spans: TypeAlias = tuple[slice, ...]
-# The way in which outputs become probabilities: of one class among all, or of each class by itself.
-OutputForm: TypeAlias = Literal["softmax", "sigmoid"]
+# The way in which outputs become probabilities: of one class among all, or of each class by itself; or, with
+# probabilities of each class by itself, in place of the labels.
+OutputForm: TypeAlias = Literal["softmax", "sigmoid", "targets"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +120,13 @@ class Objective(Protocol):
         Its derivative in the logits :math:`z_j` is :math:`a_j (p_j - q_j) / T`, also for the form ``sigmoid``,
         where every class has a cross-entropy of its own. There is no factor :math:`T^2` (Hinton et al., 2015,
         have it; LwF has not): multiply the weight by it, if you want gradients whose size does not depend
-        on *T*.
+        on *T*. With the form ``targets`` the sigmoids replace the labels, which must have one cross-entropy a
+        class: the derivative is :math:`a_j (e_{y_j} - q_j)`, and *T* is 1. A single output is a number: the
+        loss is half the squared difference, and *T* does not matter.
 
         Args:
             params: The student.
-            batch: Samples and weights :math:`a_j`; labels and offset do not matter.
+            batch: Samples and weights :math:`a_j`; labels matter for ``targets`` only, and an offset never.
             logits: The teacher's outputs :math:`z^*` for these samples, ``(b, classes)``.
             temperature: :math:`T`.
             classes: Positions of the outputs to compare; the softmax is over these alone. By default all.

@@ -187,7 +187,8 @@ class Teacher:
         temperature: :math:`T`.
         classes: Positions of the outputs that it may speak about, ``(k,)`` of int64; by default all.
         buffers: Its buffers; a model that has buffers needs them.
-        form: The way in which outputs become probabilities.
+        form: The way in which outputs become probabilities. With ``targets`` these replace the labels of the
+            classes, by the share ``weight``.
     """
 
     params: Vector | None

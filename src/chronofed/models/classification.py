@@ -23,8 +23,12 @@ class Classification(SupervisedTask):
         return len(self.data.classes)
 
     def guess_loss(self) -> float:
-        r"""Return :math:`\log C`, the cross-entropy of a uniform guess among *C* classes."""
-        return math.log(max(2, len(self.data.classes)))
+        r"""Return :math:`\log C`, the cross-entropy of a uniform guess among *C* classes.
+
+        With a sigmoid for every class it is :math:`C \log 2`.
+        """
+        classes = max(2, len(self.data.classes))
+        return classes * math.log(2) if self.resolved_loss().by_class else math.log(classes)
 
     def values(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Compare the class of the largest logit with the true one."""

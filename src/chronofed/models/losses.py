@@ -27,6 +27,8 @@ class Loss(Kind):
 
     task: ClassVar[TaskName | None] = None
     """The task that it is made for; ``None`` for both."""
+    by_class: ClassVar[bool] = False
+    """Whether it is a sum over classes, each with a sigmoid of its own; a teacher may then replace labels."""
 
     @abstractmethod
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -128,6 +130,33 @@ class WeightedCrossEntropy(Loss):
     def factors_of(self, targets: Tensor, like: Tensor) -> Tensor:
         """Return the factor of every sample, of the shape of ``targets`` and the dtype of ``like``."""
         return torch.tensor(self.factors, dtype=like.dtype, device=like.device)[targets]
+
+
+class BinaryCrossEntropy(Loss, tag="binary-cross-entropy"):
+    r"""One cross-entropy for every class by itself, with sigmoids, as in iCaRL.
+
+    .. math:: \ell(f, y) = -\log \sigma(f_y) - \sum_{c \ne y} \log(1 - \sigma(f_c))
+
+    It is their sum; public code that has their mean divides it by the number of classes. A class whose output
+    is minus infinity does not count.
+    """
+
+    task: ClassVar[TaskName | None] = "classification"
+    by_class: ClassVar[bool] = True
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the sums of the classes' cross-entropies."""
+        absent = outputs.isneginf()
+        one_hot = functional.one_hot(targets, outputs.shape[1]).to(outputs)
+        each = functional.binary_cross_entropy_with_logits(
+            outputs.masked_fill(absent, 0.0), one_hot, reduction="none"
+        )
+        return each.masked_fill(absent, 0.0).sum(1)
+
+    def signal(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        r"""Return :math:`\sigma(f) - e_y`."""
+        signal = outputs.sigmoid() - functional.one_hot(targets, outputs.shape[1]).to(outputs)
+        return signal.masked_fill_(outputs.isneginf(), 0.0)
 
 
 class RegressionLoss(Loss):

@@ -6,7 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Generator, Tensor, inference_mode, nn, no_grad
 
-from chronofed.core.errors import ChronofedError, DataError, SpecError, UserCodeError
+from chronofed.core.errors import (
+    ChronofedError,
+    DataError,
+    IncompatibleError,
+    SpecError,
+    UserCodeError,
+)
 from chronofed.core.flat import Flat, take
 from chronofed.core.types import Batch, OutputForm, Samples, Spans, Vector
 from chronofed.core.user_code import in_one_line, user_traceback
@@ -108,13 +114,20 @@ class TorchObjective:
         classes: Tensor | None = None,
         form: OutputForm = "softmax",
     ) -> Vector:
-        """Gradient of the distillation loss in training mode; the buffers stay as they are."""
+        """Gradient of the distillation loss in training mode; the buffers stay as they are.
+
+        Raises:
+            IncompatibleError: If the form does not fit the outputs, or ``targets`` not the loss.
+        """
+        if form == "targets" and not self.loss.by_class:
+            raise IncompatibleError(
+                "a teacher of the form 'targets' replaces the labels of single classes, so every class must "
+                "have a loss of its own: set loss = 'binary-cross-entropy'"
+            )
         buffers = self.buffers
         self._training(params)
-        pair = self._forward(batch.x), logits.to(self.device)
-        if classes is not None:
-            pair = pair[0][:, classes.to(self.device)], pair[1][:, classes.to(self.device)]
-        losses = distillation_losses(*pair, temperature, form)
+        pair, labels = (self._forward(batch.x), logits.to(self.device)), batch.y.to(self.device)
+        losses = distillation_losses(*pair, temperature, form, classes, labels)
         gradient = self.flat.gradient(losses @ batch.weight.to(losses))
         self.buffers = buffers
         return gradient

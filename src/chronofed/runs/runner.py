@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from chronofed.clients.cache import StateCache
-from chronofed.core.errors import ChronofedError, RunError, StorageError
+from chronofed.core.errors import ChronofedError, RunError, SpecError, StorageError
 from chronofed.core.spec_io import to_table
 from chronofed.core.timing import PhaseTimer
 from chronofed.core.user_code import user_frames_only
@@ -33,6 +33,7 @@ from chronofed.training.evaluation import Evaluator
 from chronofed.training.loop import Snapshot
 from chronofed.training.loop import run as run_rounds
 from chronofed.training.measures import next_period_displays
+from chronofed.training.nearest_mean import NO_SAMPLES
 from chronofed.training.scenario_summary import describe
 from chronofed.training.stopping import EarlyStopping
 from chronofed.training.summary import Measures, summarise
@@ -104,10 +105,13 @@ def create(built: BuiltRun, path: Path, *, remote: bool = False) -> RunDirectory
     Raises:
         IncompatibleError: If clients are remote and the engine is not.
         RunError: If the directory holds a run already.
+        SpecError: If an evaluation needs what remote clients keep.
         UserCodeError: If a part of the user fails in the rehearsal.
     """
     if not remote:
         built.scenario.check_here()
+    elif built.experiment.evaluate.classifier != "outputs":
+        raise SpecError(NO_SAMPLES)
     if built.experiment.track:
         find_tracker(built.experiment.track)
     RunDirectory(path).check_new()

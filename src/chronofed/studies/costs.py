@@ -55,7 +55,7 @@ def _costs(snapshot: Snapshot) -> Costs:
     states = snapshot.client_states.values()
     items_bytes = sum(_bytes(item.record) for item in snapshot.past)
     server_bytes = _bytes(snapshot.server) - model_bytes + items_bytes / visits
-    client_bytes = sum(_bytes(state.backbone_state) for state in states) / CLIENTS
+    client_bytes = sum(_bytes(_vectors(state.backbone_state)) for state in states) / CLIENTS
     items = [item for state in states for item in state.items]
     client_bytes += sum(_bytes(_vectors(item.record)) for item in items) / max(len(items), 1)
     return Costs(

@@ -42,6 +42,9 @@ class Evaluate(Config):
         baselines: What the result is compared with, for the protocol ``next``. ``simple``: the majority class
             and the last target of a client. ``all``: also models trained on the last period alone, by every
             client alone, and on all rows in one place. ``auto``: ``all`` if that is cheap, else ``simple``.
+        classifier: The way to a class. ``outputs``: the largest output. ``nearest-mean``: iCaRL's, the class
+            whose kept samples have the nearest mean features. It counts for all measures of the global
+            model but its loss, and needs a memory that keeps samples on the clients, such as ``core-set``.
 
     Where clients are remote, only they can see their data: ``seen`` and ``auto`` find nothing to evaluate then,
     and what was asked for explicitly is refused.
@@ -56,6 +59,7 @@ class Evaluate(Config):
     past: Natural = 0
     measures: tuple[str, ...] | None = None
     baselines: WhichBaselines = "auto"
+    classifier: Literal["outputs", "nearest-mean"] = "outputs"
 
     def due(self, round_: int, last: int) -> bool:
         """Tell if the model is evaluated after this round."""
@@ -81,7 +85,11 @@ class Evaluate(Config):
             raise SpecError(msg)
         if self.protocol == "holdout" and self.skip:
             raise SpecError(f"evaluate.skip = {self.skip} needs evaluate.protocol = 'next'")
-        asked = {"periods = 'on'": self.periods == "on", f"past = {self.past}": self.past > 0}
+        asked = {
+            "periods = 'on'": self.periods == "on",
+            f"past = {self.past}": self.past > 0,
+            f"classifier = {self.classifier!r}": self.classifier != "outputs",
+        }
         for name in (name for name, wanted in asked.items() if wanted and scenario.remote):
             msg = f"evaluate.{name} needs the clients' data, which are elsewhere: leave it out"
             raise SpecError(msg)

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from chronofed.core.errors import ChronofedError, UserCodeError
+from chronofed.core.errors import ChronofedError, SpecError, UserCodeError
 from chronofed.core.seeds import numpy_generator
+from chronofed.core.types import Samples
 from chronofed.core.user_code import in_one_line, user_traceback
 from chronofed.engines.base import one_thread
 from chronofed.methods.method import Method
@@ -24,6 +25,7 @@ from chronofed.training.followed_pairs import FollowedPairs
 from chronofed.training.loop import Snapshot
 from chronofed.training.measure import Measure
 from chronofed.training.measures import BY_KEY, MEASURES, OPTIONAL
+from chronofed.training.nearest_mean import class_means, nearest_mean
 from chronofed.training.next_period import EvaluatedRows, NextPeriod, evaluated_rows
 from chronofed.training.period_accuracy import AccuracyHistory, PeriodAccuracy
 from chronofed.training.records import RECORDS
@@ -103,10 +105,9 @@ class EvaluationContext:
         rows = self.task.data.validation
         if rows is None or not self._evaluator.validation:
             return None
-        model = (self.snapshot.params, self.snapshot.buffers)
-        return (
-            self.test if rows is self.task.data.test else self._evaluator.scorer.score(*model, rows)
-        )
+        if rows is self.task.data.test:
+            return self.test
+        return self._evaluator.score(self.snapshot, rows)
 
     @cached_property
     def personal(self) -> dict[str, float]:
@@ -182,8 +183,11 @@ class Evaluator:
     _until: int = field(init=False, default=0)
     _period_accuracy: PeriodAccuracy = field(init=False)
     _followed: FollowedPairs = field(init=False)
+    _means: Tensor | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
+        if self.settings.classifier != "outputs" and not self.task.data.classes:
+            raise SpecError("evaluate.classifier: 'nearest-mean' needs classes; use 'outputs'")
         self._seen = np.zeros(len(self.task.data.train), dtype=bool)
         self.scorer = Scorer(self.task, self.workers)
         self._period_accuracy = self._no_accuracy()
@@ -218,7 +222,8 @@ class Evaluator:
         with one_thread():
             self._advance(snapshot.round)
             rows = evaluated_rows(self.task, self.upcoming, snapshot.round, period)
-            test = self.scorer.score(snapshot.params, snapshot.buffers, rows.samples)
+            self._means = self._class_means(snapshot)
+            test = self.score(snapshot, rows.samples)
             parts = (snapshot, self.task, self.scenario, self.method, rows, test)
             context = EvaluationContext(*parts, self)
             measures: dict[str, float | int] = {"round": snapshot.round}
@@ -262,6 +267,22 @@ class Evaluator:
         wanted = self.scenario.persistent or self.settings.periods == "on"
         return wanted and not self.scenario.remote
 
+    def score(self, snapshot: Snapshot, samples: Samples) -> Score:
+        """Score the global model on samples, with the classifier of the settings."""
+        found = self.scorer.score(snapshot.params, snapshot.buffers, samples)
+        if self._means is None:
+            return found
+        return nearest_mean(found, self.scorer.objective, snapshot.params, samples, self._means)
+
+    def _class_means(self, snapshot: Snapshot) -> Tensor | None:
+        """Return the means of the kept samples by class, if the settings ask for them and anybody has come."""
+        if self.settings.classifier == "outputs" or not self._seen.any():
+            return None
+        objective, states = self.scorer.objective, snapshot.client_states
+        objective.buffers = snapshot.buffers
+        every = (states[client] for client in sorted(states))
+        return class_means(objective, snapshot.params, every, len(self.task.data.classes))
+
     def score_seen(self, snapshot: Snapshot) -> Score | None:
         """Score the model on training samples seen so far."""
         indices = np.flatnonzero(self._seen)
@@ -270,14 +291,14 @@ class Evaluator:
         if len(indices) > self.settings.seen:
             rng = numpy_generator(self.seed, "seen", snapshot.round)
             indices = np.sort(rng.choice(indices, self.settings.seen, replace=False))
-        return self.scorer.score(snapshot.params, snapshot.buffers, self.task.samples(indices))
+        return self.score(snapshot, self.task.samples(indices))
 
     def score_held_out(self, snapshot: Snapshot, rows: EvaluatedRows, test: Score) -> Score | None:
         """Score the model on the test set; ``None`` if nothing is held out."""
         held = self.task.data.test
         if rows.samples is held:
             return test
-        return self.scorer.score(snapshot.params, snapshot.buffers, held) if len(held) else None
+        return self.score(snapshot, held) if len(held) else None
 
     def score_personal(
         self, snapshot: Snapshot, rows: EvaluatedRows, test: Score

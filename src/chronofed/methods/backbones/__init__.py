@@ -8,6 +8,8 @@ from chronofed.methods.backbones.fedgate import FedGate
 from chronofed.methods.backbones.fedlin import FedLin
 from chronofed.methods.backbones.fednova import FedNova
 from chronofed.methods.backbones.fedprox import FedProx
+from chronofed.methods.backbones.fedreg import FedReg
+from chronofed.methods.backbones.fedrod import FedRod
 from chronofed.methods.backbones.mifa import Mifa
 from chronofed.methods.backbones.mime import Mime
 from chronofed.methods.backbones.mimelite import MimeLite
@@ -23,6 +25,8 @@ __all__ = [
     "FedLin",
     "FedNova",
     "FedProx",
+    "FedReg",
+    "FedRod",
     "Mifa",
     "Mime",
     "MimeLite",

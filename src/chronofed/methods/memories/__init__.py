@@ -2,6 +2,7 @@
 
 from chronofed.methods.memories.base import Memory, MemoryItem, Moment, timeline
 from chronofed.methods.memories.coreset import CoreSet
+from chronofed.methods.memories.distil import Distil
 from chronofed.methods.memories.ewc import Ewc
 from chronofed.methods.memories.forget import Forget
 from chronofed.methods.memories.generative import Generative
@@ -9,6 +10,7 @@ from chronofed.methods.memories.taylor import Taylor
 
 __all__ = [
     "CoreSet",
+    "Distil",
     "Ewc",
     "Forget",
     "Generative",

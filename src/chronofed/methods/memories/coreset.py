@@ -53,6 +53,8 @@ class CoreSet(Memory, tag="core-set"):
             client's next visit.
         layer: Module of the model, such as ``layer4``, whose inputs are the features of ``herding``; by default
             the last linear layer.
+        by: Whose shares of ``limit`` are equal: every ``data-set``'s, or every ``class``'s (iCaRL), whatever
+            the data sets that it came with. With ``class``, set ``size`` as large as ``limit``.
     """
 
     location: ClassVar[Location] = "client"
@@ -63,12 +65,15 @@ class CoreSet(Memory, tag="core-set"):
     limit: Count | None = None
     keep_rounds: Count | None = None
     layer: str | None = None
+    by: Literal["data-set", "class"] = "data-set"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.layer is not None and self.select != "herding":
             msg = f"CoreSet.layer: only select = 'herding' uses features, not {self.select!r}"
             raise ValueError(msg)
+        if self.by == "class" and self.limit is None:
+            raise ValueError("CoreSet.by: 'class' shares a limit; set limit, such as limit = 2000")
         for name in ("limit", "keep_rounds"):
             if self.select == "reservoir" and getattr(self, name) is not None:
                 msg = (
@@ -78,7 +83,9 @@ class CoreSet(Memory, tag="core-set"):
                 raise ValueError(msg)
 
     def check(self, objective: Objective, params: Vector, samples: Samples) -> None:
-        """Check that the model has the layer of herding."""
+        """Check that the model has the layer of herding, and that there are classes to share a limit."""
+        if self.by == "class" and samples.y.is_floating_point():
+            raise SpecError("method.memory.by: 'class' needs classes, but targets are numbers")
         if self.select == "herding":
             self._features(objective, params, samples)
 
@@ -120,7 +127,9 @@ class CoreSet(Memory, tag="core-set"):
                 kept = _merged(kept, item, self.size, generator)
             return kept
         kept = self._fresh(super().retain(kept, new, generator), max(k.round for k in new))
-        return kept if self.limit is None else _shrunk(kept, self.limit)
+        if self.limit is None:
+            return kept
+        return (_shrunk if self.by == "data-set" else _shrunk_by_class)(kept, self.limit)
 
     def approximate(
         self, objective: Objective, params: Vector, item: MemoryItem
@@ -151,6 +160,22 @@ def _shrunk(kept: tuple[MemoryItem, ...], limit: int) -> tuple[MemoryItem, ...]:
     shares = turns(latest_first, limit).bincount(minlength=len(kept)).flip(0)
     parts = zip(kept, shares.tolist(), strict=True)
     return tuple(_only(k, torch.arange(share)) for k, share in parts if share)
+
+
+def _shrunk_by_class(kept: tuple[MemoryItem, ...], limit: int) -> tuple[MemoryItem, ...]:
+    """Shrink classes to equal shares of ``limit``; the data sets of a class share alike, the latest first."""
+    labels = [item.record["y"] for item in kept]
+    counts = torch.cat(labels).bincount()
+    quotas = turns(counts, limit).bincount(minlength=len(counts)).tolist()
+    stay = [torch.zeros(len(y), dtype=torch.bool) for y in labels]
+    for label in counts.nonzero().flatten().tolist():
+        places = [(y == label).nonzero().flatten() for y in reversed(labels)]
+        held = torch.tensor([len(place) for place in places])
+        shares = turns(held, quotas[label]).bincount(minlength=len(kept)).tolist()
+        for mask, place, share in zip(reversed(stay), places, shares, strict=True):
+            mask[place[:share]] = True
+    parts = zip(kept, stay, strict=True)
+    return tuple(_only(k, mask.nonzero().flatten()) for k, mask in parts if mask.any())
 
 
 def _merged(
