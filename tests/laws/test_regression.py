@@ -45,7 +45,7 @@ from chronofed.models.zoo import Custom
 from chronofed.runs.checkpoint import decode, encode
 from tests.helpers.engines import ShuffledWorkers
 from tests.helpers.fake_transport import FakeClock, FakeTransport
-from tests.helpers.methods import BACKBONES, MEMORIES, name
+from tests.helpers.methods import BACKBONES, MEMORIES, name, quick_pairs
 from tests.helpers.methods import every_method as methods
 from tests.helpers.world import blobs, same, slopes
 
@@ -96,9 +96,13 @@ def test_learns(method):
     assert len(score) == len(DATA.test)
 
 
-@pytest.mark.some(5)
-@pytest.mark.parametrize("memory", MEMORIES, ids=name)
-@pytest.mark.parametrize("backbone", BACKBONES, ids=name)
+@pytest.mark.parametrize(
+    ("backbone", "memory"),
+    [
+        pytest.param(b, m, marks=marks, id=f"{name(b)}-{name(m)}")
+        for b, m, marks in quick_pairs(BACKBONES, MEMORIES, 1)
+    ],
+)
 def test_a_past_without_weight_is_forgotten(backbone, memory):
     weightless = Method(backbone, memory, Optimal(time_drift_sq=0.0, information_loss_sq=1.0))
     assert torch.equal(after(3, weightless).params, straight(Method(backbone, Forget()), 3).params)
