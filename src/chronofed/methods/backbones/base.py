@@ -202,6 +202,17 @@ class Backbone(Kind, kw_only=True):
         """Finish local training: return the upload and the client's next state."""
         return {"delta": params - server["params"]}, client
 
+    def settle(self, state: Record, sent: Record, arrived: Record) -> Record:
+        """Return the client's next state if the server gets ``arrived`` of what :meth:`finish` sent.
+
+        A state that mirrors what the server knows of the client follows it; by default it stays as it is.
+        """
+        return state
+
+    def unpack(self, upload: Record, params: Vector) -> Record:
+        """Return an upload as the server reads it, of what travelled; ``params`` is the server's model."""
+        return upload
+
     def aggregate(self, server: Record, uploads: Uploads) -> Record:
         """Return the next server state."""
         step = weighted_mean(uploads, "delta")

@@ -100,6 +100,14 @@ class Wrapper(Backbone):
         """As the inner backbone."""
         return self.backbone.finish(params, server, client, local)
 
+    def settle(self, state: Record, sent: Record, arrived: Record) -> Record:
+        """As the inner backbone."""
+        return self.backbone.settle(state, sent, arrived)
+
+    def unpack(self, upload: Record, params: Vector) -> Record:
+        """As the inner backbone."""
+        return self.backbone.unpack(upload, params)
+
     def refine(self, server: Record, uploads: Uploads, bench: Bench) -> Record:
         """As the inner backbone; other entries are kept."""
         return {**server, **self.backbone.refine(server, uploads, bench)}
