@@ -49,8 +49,10 @@ class Afl(Backbone, tag="afl"):
     def enrol(self, server: Record, clients: int) -> Record:
         """Give clients that joined the mean weight, and scale all to the sum 1."""
         known = server["weights"]
-        joined = known.new_full((max(0, clients - len(known)),), 1 / max(1, len(known)))
-        weights = torch.cat([known[:clients], joined])
+        if clients <= len(known):
+            return server
+        joined = known.new_full((clients - len(known),), 1 / len(known))
+        weights = torch.cat([known, joined])
         return {**server, "weights": weights / weights.sum()}
 
     def broadcast(self, server: Record) -> Record:

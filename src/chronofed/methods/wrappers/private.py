@@ -33,8 +33,8 @@ class Private(Clipped, tag="private"):
     as if every client had sent it. So everything that it computes from the mean is private too. The model after
     *t* rounds is :math:`(\epsilon, \delta)`-private against the removal of all contributions of one client, by
     :func:`chronofed.methods.accountant.epsilon`. Each vector that clients send is a separate release:
-    with *k* of them (scaffold, mime, mimelite, fednova, fedgate, fedglomo: 2; fedlin, fedcurv, q-ffl: 3) the noise is worth
-    :math:`z/\sqrt k`. The run reports the measure ``epsilon``, without amplification by sampling of clients.
+    with *k* of them (scaffold, mime, mimelite, fednova, fedgate, fedglomo: 2; fedlin, fedcurv, q-ffl: 3) the
+    noise is worth :math:`z/\sqrt k`. The run reports the measure ``epsilon``, without amplification by sampling of clients.
 
     Everything that the server publishes must be covered. So these are refused: clients weighted by their
     samples (``average = "samples"``), memories on the server, weights that learn from reports, and models with
