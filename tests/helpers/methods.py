@@ -11,8 +11,8 @@ from chronofed.core.spec_io import alternatives
 SHIPPED = "chronofed."
 # Settings that keep the laws quick: the work of Generative grows with its steps, its code does not.
 QUICK = {Generative: {"steps": 5}}
-# The model of the laws is a single layer, which would be all head.
-FITTING = {FedRep: {"layers": ("*bias",)}}
+# The model of the laws is a single layer, which would be all head; quadratic worlds have other names.
+FITTING = {FedRep: {"layers": ("*bias", "w", "w1")}}
 
 BACKBONES = [
     cls(**FITTING.get(cls, {}))

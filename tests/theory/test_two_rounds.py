@@ -33,6 +33,7 @@ from chronofed import (
 from chronofed.core.spec_io import alternatives
 from chronofed.methods.wrappers import Wrapper
 from chronofed.scenarios.base import Plan, Visit
+from tests.helpers.methods import FITTING
 
 A, B, N = (F(2), F(1), F(4)), (F(1), F(-3), F(2)), (1, 3, 2)  # curvature, minimiser, samples
 EVERYBODY = (0, 1, 2)
@@ -63,6 +64,10 @@ class Quadratics:
 
     def augment(self, x, generator):
         return x
+
+    def losses(self, params, batch):
+        a, b = batch.x.T
+        return a * (params - b) ** 2 / 2
 
 
 class World:
@@ -339,7 +344,7 @@ def test_scaffold_begins_as_fedavg():
 
 
 INNER = [
-    cls()
+    cls(**FITTING.get(cls, {}))
     for cls in alternatives(Backbone).values()
     if cls.__module__.startswith("chronofed.") and not issubclass(cls, Wrapper)
 ]

@@ -31,6 +31,7 @@ from chronofed.methods.local import ClientLocal
 from chronofed.methods.method import check
 from chronofed.methods.surrogate import Surrogate
 from chronofed.models.zoo import Custom
+from tests.helpers.methods import FITTING
 from tests.helpers.quadratics import QuadraticWorld
 
 
@@ -133,18 +134,20 @@ SHIPPED = [c for c in alternatives(Backbone).values() if c.__module__.startswith
 @pytest.mark.parametrize("cls", SHIPPED)
 def test_records_are_left_alone(cls):
     """A direction may use up the gradient, and nothing else; an aggregate returns new records."""
-    backbone = cls()
+    backbone = cls(**FITTING.get(cls, {}))
     server = backbone.draw(backbone.init_server(W_T, clients=3), seed=0, round_=0)
     client = backbone.init_client(W_T)
     if backbone.two_phase:
         server = backbone.begin(server, [Upload(1.0, backbone.prepare(server, real_client()))])
     before = {name: tensor.clone() for name, tensor in {**server, **client}.items()}
-    backbone.direction(backbone.gradient(W_K, server, real_client()), W_K, server, client)
+    local = real_client()
+    backbone.direction(backbone.gradient(W_K, server, local), W_K, server, client)
     if cls is not Ditto:
-        upload, _ = backbone.finish(W_K, server, client, real_client())
+        sent, _ = backbone.finish(W_K, server, client, local)
+        upload = backbone.unpack(sent, W_T)
         sent = {name: tensor.clone() for name, tensor in upload.items()}
         weights = (1.0, 1.0 if backbone.private else 2.0)
-        backbone.aggregate(server, [Upload(weight, upload) for weight in weights])
+        backbone.aggregate(server, [Upload(a, upload, i) for i, a in enumerate(weights)])
         torch.testing.assert_close(upload, sent, rtol=0, atol=0)
     assert W_K.tolist() == [0.0, 4.0]
     for name, tensor in {**server, **client}.items():

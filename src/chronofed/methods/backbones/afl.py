@@ -23,11 +23,12 @@ class Afl(Backbone, tag="afl"):
     with the simplex :math:`\Lambda`. All weights are equal at first, whatever ``average`` says. The loss is the
     mean over all present samples at the model that was sent. If only some clients take part, their weights are
     scaled to the sum 1 for the model, and weight moves among them alone: nothing is known about the others. So
-    a client that is away keeps its weight, and one that joins gets the mean weight.
+    a client that is away keeps its weight, and one that joins gets the mean weight; the weight of a client that
+    is deleted goes to the others.
 
     It sends a model each way and a number up, and costs a client one more pass over its data. The server keeps
     a number for every client and has to know who sent an update, so it does not go with ``private``. The
-    weights belong to clients that come back: in a scenario where none does they mean nothing. The publication
+    weights belong to clients that come back: where none does it is FedAvg with equal clients. The publication
     takes one gradient a round (``train.steps = 1``), and returns the mean of all models; here it is the last
     one, since old models are of old data. Its authors' ``fair_flearn`` has the losses of mini-batches.
 
@@ -37,6 +38,7 @@ class Afl(Backbone, tag="afl"):
 
     upload_keys: ClassVar[tuple[str, ...]] = ("delta", "loss")
     nonnegative: ClassVar[tuple[str, ...]] = ("loss",)
+    names_clients: ClassVar[bool] = True
     reference: ClassVar[str] = "Mohri et al. (2019), Agnostic Federated Learning"
 
     weights_lr: NonNegative = 0.1
@@ -55,6 +57,14 @@ class Afl(Backbone, tag="afl"):
         weights = torch.cat([known, joined])
         return {**server, "weights": weights / weights.sum()}
 
+    def forget(self, server: Record, clients: Sequence[int]) -> Record:
+        """Share the weights of deleted clients among the others."""
+        stay = torch.ones_like(server["weights"])
+        stay[[client for client in clients if client < len(stay)]] = 0
+        left = server["weights"] * stay
+        weights = left if left.any() else stay
+        return {**server, "weights": weights / weights.sum().clamp(min=1e-300)}
+
     def broadcast(self, server: Record) -> Record:
         """Send the model alone."""
         return {"params": server["params"]}
@@ -69,6 +79,7 @@ class Afl(Backbone, tag="afl"):
     def aggregate(self, server: Record, uploads: Uploads) -> Record:
         """Average the updates by the weights, and move weight to the clients of high loss."""
         who = torch.tensor([upload.client for upload in uploads])
+        server = self.enrol(server, int(who.max()) + 1)
         losses = torch.stack([record["loss"] for _, record in uploads]).double()
         mine = server["weights"][who]
         moved = projected(mine + self.weights_lr * losses, float(mine.sum()))

@@ -1,7 +1,7 @@
 """Compressed."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from torch import Generator, Tensor
 
@@ -11,17 +11,9 @@ from chronofed.methods.backbones.base import Uploads
 from chronofed.methods.compression import quantise, restore, spread, top
 from chronofed.methods.local import Local, one_client
 from chronofed.methods.schedules import Share
-from chronofed.methods.wrappers.base import Wrapper, _Inner, parts
+from chronofed.methods.wrappers.base import Computed, Wrapper, parts
 
 ERROR = "error."
-
-
-class _Feedback(_Inner):
-    """State on the client: that of the inner backbone, or what was not sent yet."""
-
-    def __get__(self, wrapper: Wrapper | None, owner: type) -> Any:
-        inner = super().__get__(wrapper, owner)
-        return inner or getattr(wrapper, "feedback", False)
 
 
 class Compressed(Wrapper, tag="compressed"):
@@ -53,7 +45,7 @@ class Compressed(Wrapper, tag="compressed"):
         server_lr: Unused: set that of the inner backbone.
     """
 
-    stateful = _Feedback()
+    stateful = Computed(lambda own: own.feedback or own.backbone.stateful)
     reference: ClassVar[str] = (
         "Haddadpour et al. (2021), Federated Learning with Compression: Unified Analysis and Sharp "
         "Guarantees"
@@ -97,7 +89,7 @@ class Compressed(Wrapper, tag="compressed"):
         wanted = {name: _plus(t, client.get(ERROR + name)) for name, t in upload.items()}
         generator = _generator(local, "finish")
         short = {name: self._short(t, generator) for name, t in wanted.items()}
-        arrived = {n: self._long(s, wanted[n].numel(), n) for n, s in short.items()}
+        arrived = {n: self._long(s, wanted[n].numel()) for n, s in short.items()}
         state = self.backbone.settle(state, upload, arrived)
         if self.feedback:
             lost = {n: wanted[n] - arrived[n] if wanted[n].dim() else params[:0] for n in wanted}
@@ -111,7 +103,7 @@ class Compressed(Wrapper, tag="compressed"):
         for name, tensor in upload.items():
             entry, _, part = name.partition("/")
             short.setdefault(entry, {})[part] = tensor
-        long = {name: self._long(each, len(params), name) for name, each in short.items()}
+        long = {name: self._long(each, len(params)) for name, each in short.items()}
         return self.backbone.unpack(long, params)
 
     def aggregate(self, server: Record, uploads: Uploads) -> Record:
@@ -126,7 +118,8 @@ class Compressed(Wrapper, tag="compressed"):
             return top(tensor, self.ratio)
         return quantise(tensor, self.bits, generator)
 
-    def _long(self, short: Record, length: int, name: str) -> Tensor:
+    def _long(self, short: Record, length: int) -> Tensor:
+        """Return what the server makes of a short form."""
         if "" in short:
             return short[""]
         return spread(short, length) if self.form == "top" else restore(short, self.bits, length)
