@@ -32,9 +32,9 @@ class FedGlomo(Backbone, tag="fedglomo"):
     ``compressed`` around it.
 
     It sends two models each way, and keeps nothing on the client and two models on the server. A round costs
-    two full gradients, and a step after the first four: the batched engine does not serve it. The server's update
-    is that of public code, one of a co-author, whose local directions differ: the first is of a mini-batch, and
-    the others have :math:`0.8 (v_{k-1} - g(w_{k-1}))`.
+    two full gradients, and a step after the first four: the batched engine does not serve it. The server's
+    update is that of public code. In a co-author's the local directions differ: the first is of a mini-batch,
+    and the others have :math:`0.8\, (v_{k-1} - g(w_{k-1}))`.
 
     Attributes:
         beta: Weight :math:`\beta` of the new updates alone.

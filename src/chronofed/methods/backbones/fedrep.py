@@ -29,8 +29,8 @@ class FedRep(Backbone, tag="fedrep"):
     It receives a model, sends the parameters up to the last one of the body (in the models of this package that
     is the body; a linear model has none), and keeps a model on the client. Both phases cost gradients of the
     whole model. Public code differs: that of the authors averages the heads too and overwrites them again,
-    which has the same effect for more traffic. ``a-gem`` and ``gem`` around it also move the head while the body
-    trains.
+    which has the same effect for more traffic. ``a-gem`` and ``gem`` around it also move the head while the
+    body trains.
 
     Attributes:
         layers: Parameters of the head, by patterns such as ``fc.*``.
