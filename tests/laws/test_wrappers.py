@@ -32,8 +32,8 @@ from tests.laws.test_batched import ONE_BY_ONE, TASKS, check
 UNBOUNDED = 1e30
 PLAIN = [b for b in BACKBONES if not isinstance(b, Wrapper)]
 INNER = [*PLAIN, FedOpt(Scaffold())]
-# Private hides who sent an upload, and AFL asks.
-NAMELESS = [b for b in INNER if not isinstance(b, Afl)]
+# Private hides who sent an upload, and these ask.
+NAMELESS = [b for b in INNER if not b.names_clients]
 # Quick are a backbone that has a state, one with two phases, and one inside another.
 SOME = [
     b if isinstance(b, Scaffold | Mime | FedOpt) else pytest.param(b, marks=pytest.mark.product)
@@ -127,6 +127,13 @@ def test_the_seed_of_the_noise_neither_travels_nor_stays(inner, train_for, task)
         last = train_for(method(private(inner), CoreSet()), 2, engine=spy)
     assert "params" in seen
     assert not any(entry.startswith("private") for entry in (*seen, *last.server))
+
+
+def test_private_refuses_what_asks_who_sent_an_upload():
+    for inner, its_name in ((Afl(), "Afl"), (FedOpt(Afl()), "FedOpt")):
+        reason = rf"^Private\.backbone: {its_name} must know which client sent an upload"
+        with pytest.raises(ValueError, match=reason):
+            private(inner)
 
 
 def test_noise_from_the_system_is_never_the_same(train_for):

@@ -61,7 +61,7 @@ def vector(*values):
 def test_the_mean_of_many_quantisations_is_the_vector(bits):
     v = torch.from_numpy(np.random.default_rng(bits).normal(size=9))
     generator = torch_generator(0, "test", bits)
-    many = torch.stack([restore(quantise(v, bits, generator), bits, 9) for _ in range(2000)])
+    many = restore(quantise(v.repeat(2000), bits, generator), bits, 18000).view(2000, 9)
     step = float(v.abs().max()) / (2 ** (bits - 1) - 1)
     # No entry is off by a level, and deviations are at most half a level.
     assert (many - v).abs().max() < step
@@ -239,7 +239,7 @@ def test_every_visit_draws_for_itself():
 def test_a_model_that_is_no_longer_finite_ends_the_run():
     there = world()
     with pytest.raises(DivergedError, match="no longer finite"):
-        there.train(Method(Compressed()), 9, lr=1e200)
+        there.train(Method(Compressed()), 9, lr=1e32)
 
 
 @pytest.mark.parametrize(
