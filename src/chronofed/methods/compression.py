@@ -56,7 +56,7 @@ def restore(short: Record, bits: int, length: int) -> Vector:
 
 
 def _levels(bits: int) -> int:
-    return int(2 ** (bits - 1) - 1)
+    return (1 << (bits - 1)) - 1
 
 
 def _shifts(bits: int) -> Tensor:
@@ -72,4 +72,4 @@ def _packed(codes: Tensor, bits: int) -> Tensor:
 
 
 def _unpacked(packed: Tensor, bits: int) -> Tensor:
-    return ((packed[:, None] >> _shifts(bits)) & (2**bits - 1)).flatten()
+    return ((packed[:, None] >> _shifts(bits)) & ((1 << bits) - 1)).flatten()
