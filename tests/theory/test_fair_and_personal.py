@@ -115,7 +115,7 @@ def test_qffl_of_zero_is_fedavg_bit_for_bit(average):
 def test_qffl_balances_powers_of_the_losses(q):
     """Where sum F^q grad F = 0: (F_1/F_0)^q = (0.9 - w)/(w + 0.3). Large q end near the least worst loss, 1."""
     there = world(parts=UNEQUAL, start=0.2)
-    w = there.train(equal(QFfl(q=q)), 300, 0.3, 1)[-1].params
+    w = there.train(equal(QFfl(q=q)), 150 if q == 20 else 400, 0.6, 1)[-1].params
     worst, best = loss(there, 1, w), loss(there, 0, w)
     assert (worst / best) ** q == pytest.approx(float((0.9 - w) / (w + 0.3)), rel=1e-6)
     fair = there.train(equal(FedAvg()), 30, 0.3, 1)[-1].params
@@ -198,7 +198,7 @@ def nearest(values, total):
 
 def test_projection_against_bisection():
     rng = np.random.default_rng(0)
-    for number in range(60):
+    for number in range(21):
         values, total = rng.normal(size=1 + number % 7) * 3, [1.0, 0.2, 5.0][number % 3]
         got = projected(torch.from_numpy(values), total).numpy()
         np.testing.assert_allclose(got, nearest(values, total), rtol=0, atol=1e-14)
@@ -236,10 +236,10 @@ def test_afl_without_a_rate_is_fedavg_of_equal_clients():
 def test_afl_finds_the_least_worst_loss():
     """1 at 0; the weights there balance the slopes: 0.9 a = 0.3 (1 - a), so a = 1/4."""
     there = world(parts=UNEQUAL, start=0.2)
-    snapshots = there.train(Method(Afl(weights_lr=0.1)), 250, 0.1, 1)
+    snapshots = there.train(Method(Afl(weights_lr=0.2)), 100, 0.4, 1)
     worst = [max(loss(there, i, s.params) for i in (0, 1)) - 1 for s in snapshots]
     assert worst[0] > 0.024
-    assert max(worst[-50:]) < 0.0002
+    assert max(worst[-20:]) < 0.0002
     assert snapshots[-1].server["weights"].tolist() == pytest.approx([0.25, 0.75], abs=1e-3)
 
 
@@ -359,8 +359,8 @@ def test_l2gd_without_a_pull_is_local_training():
 
 def test_l2gd_ends_in_the_minimum_of_its_objective():
     """Before the step: h_i y - b_i + lambda (y_i - mean y) = 0, with lambda = p/((1 - p) lr)."""
-    there, p, lr = world(), 0.2, 0.2
-    last = there.train(equal(L2gd(pull=p)), 160, lr, 1)[-1]
+    there, p, lr = world(), 0.2, 0.4
+    last = there.train(equal(L2gd(pull=p)), 70, lr, 1)[-1]
     own = [last.client_states[i].backbone_state["personal"] for i in range(3)]
     tie = p / ((1 - p) * lr)
     pulled = [(1 - p) * x + p * last.params for x in own]
