@@ -4,16 +4,18 @@ import itertools
 
 import pytest
 
-from chronofed import Backbone, Generative, Memory, Method, Optimal, Private
+from chronofed import Backbone, FedRep, Generative, Memory, Method, Optimal, Private
 from chronofed.core.spec_io import alternatives
 
 # The project's own parts; tests define others.
 SHIPPED = "chronofed."
 # Settings that keep the laws quick: the work of Generative grows with its steps, its code does not.
 QUICK = {Generative: {"steps": 5}}
+# The model of the laws is a single layer, which would be all head; quadratic worlds have other names.
+FITTING = {FedRep: {"layers": ("*bias", "w", "w1")}}
 
 BACKBONES = [
-    cls()
+    cls(**FITTING.get(cls, {}))
     for cls in alternatives(Backbone).values()
     if cls.__module__.startswith(SHIPPED) and not getattr(cls, "private", False)
 ]

@@ -24,7 +24,9 @@ def test_a_specification_trains(table, workdir):
         experiment,
         rounds=2,
         model=Linear(),
-        train=Train(steps=2, slow=experiment.train.slow),
+        train=Train(
+            steps=2, slow=experiment.train.slow, steps_schedule=experiment.train.steps_schedule
+        ),
         evaluate=msgspec.structs.replace(experiment.evaluate, seen=0),
         engine="serial",
     )
@@ -38,6 +40,7 @@ def test_every_system_has_a_specification():
     shown = {part["kind"] for part in parts if isinstance(part, dict)}
     ours = {"fedcurv", "ewc", "fedlin", "fedgate", "mifa", "pfedme", "a-gem", "gem"}
     ours |= {"distil", "balanced", "fedreg", "fedrod"}
+    ours |= {"q-ffl", "afl", "l2gd", "fedrep", "fedglomo", "compressed"}
     assert shown >= ours | {"diurnal", "blocks"}
     known = {kind for base in (Backbone, Memory, Membership) for kind in alternatives(base)}
     assert shown <= known

@@ -140,7 +140,7 @@ AGREEMENTS = [
 
 
 # Their steps have a length of their own, need products of whole gradients, or several of one mini-batch.
-ONE_BY_ONE = {"FedLin", "PFedMe", "AGem", "Gem", "Balanced", "FedReg", "FedRod"}
+ONE_BY_ONE = {"FedLin", "PFedMe", "FedGlomo", "AGem", "Gem", "Balanced", "FedReg", "FedRod"}
 
 
 @pytest.mark.parametrize(("method", "dtype"), AGREEMENTS)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from chronofed import CoreSet, Ditto, Experiment, FedAvg, Method, Scaffold, Step, Train
+from chronofed import CoreSet, Ditto, Experiment, FedAvg, Method, PostLocal, Scaffold, Step, Train
 from chronofed.clients.messages import Order
 from chronofed.clients.screening import Screen
 from chronofed.clients.store import ClientStore
@@ -96,7 +96,7 @@ def test_client_states_are_those_of_the_serial_engine(world, task, train_for, tm
 
 @pytest.mark.parametrize("backbone", [FedAvg(), Ditto()], ids=lambda b: type(b).__name__)
 def test_optimisers_and_rates_are_those_of_the_serial_engine(backbone, world, task, train_for):
-    """The order carries the rate of its round; what is kept of AdamW stays in the client store."""
+    """Orders carry the rate and the steps of their round; what is kept of AdamW stays in the client store."""
     settings = Train(
         lr=0.05,
         batch_size=16,
@@ -105,6 +105,7 @@ def test_optimisers_and_rates_are_those_of_the_serial_engine(backbone, world, ta
         optimizer_state="keep",
         clip_norm=1.0,
         schedule=Step(every=1, factor=0.5),
+        steps_schedule=PostLocal(rounds=1),
     )
     serial, there = SerialEngine(task), world(Method(backbone))
     here = train_for(Method(backbone), 3, engine=serial, settings=settings)

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from chronofed import (
+    Afl,
     Classification,
     Clipped,
     CoreSet,
@@ -31,11 +32,14 @@ from tests.laws.test_batched import ONE_BY_ONE, TASKS, check
 UNBOUNDED = 1e30
 PLAIN = [b for b in BACKBONES if not isinstance(b, Wrapper)]
 INNER = [*PLAIN, FedOpt(Scaffold())]
+# Private hides who sent an upload, and these ask.
+NAMELESS = [b for b in INNER if not b.names_clients]
 # Quick are a backbone that has a state, one with two phases, and one inside another.
 SOME = [
     b if isinstance(b, Scaffold | Mime | FedOpt) else pytest.param(b, marks=pytest.mark.product)
     for b in INNER
 ]
+SOME_NAMELESS = [b for b in SOME if b in NAMELESS or getattr(b, "values", [None])[0] in NAMELESS]
 MEMORIES = [CoreSet(size=5), Taylor()]  # one on the client, one on the server
 
 
@@ -71,7 +75,7 @@ def test_every_entry_has_a_bound_that_matters(train_for):
             )
 
 
-@pytest.mark.parametrize("inner", SOME, ids=name)
+@pytest.mark.parametrize("inner", SOME_NAMELESS, ids=name)
 def test_private_without_noise_is_clipped(inner, train_for):
     """Up to rounding: the mean is taken once more."""
     silent = private(inner, 0.3, noise=0.0)
@@ -84,7 +88,7 @@ def test_private_without_noise_is_clipped(inner, train_for):
     torch.testing.assert_close(dict(one.server), dict(other.server), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("inner", SOME, ids=name)
+@pytest.mark.parametrize("inner", SOME_NAMELESS, ids=name)
 def test_private_runs_obey_the_laws(inner, train_for, task):
     """Same seed, same bits; resumed or not; whoever answers first; and noise that follows the seed."""
     chosen = method(private(inner, noise=0.05), CoreSet())
@@ -95,7 +99,7 @@ def test_private_runs_obey_the_laws(inner, train_for, task):
     assert not torch.equal(straight.params, train_for(silent, 4).params)
 
 
-@pytest.mark.parametrize("inner", SOME, ids=name)
+@pytest.mark.parametrize("inner", SOME_NAMELESS, ids=name)
 def test_other_engines_agree(inner, train_for, task):
     with ThreadEngine(task, 2) as threads:
         for backbone in (clipped(inner, 0.2), private(inner, noise=0.05)):
@@ -110,7 +114,7 @@ def test_other_engines_agree(inner, train_for, task):
                 check(chosen)  # batched
 
 
-@pytest.mark.parametrize("inner", SOME, ids=name)
+@pytest.mark.parametrize("inner", SOME_NAMELESS, ids=name)
 def test_the_seed_of_the_noise_neither_travels_nor_stays(inner, train_for, task):
     class Spy(ThreadEngine):
         def map(self, method, orders, plan):
@@ -123,6 +127,13 @@ def test_the_seed_of_the_noise_neither_travels_nor_stays(inner, train_for, task)
         last = train_for(method(private(inner), CoreSet()), 2, engine=spy)
     assert "params" in seen
     assert not any(entry.startswith("private") for entry in (*seen, *last.server))
+
+
+def test_private_refuses_what_asks_who_sent_an_upload():
+    for inner, its_name in ((Afl(), "Afl"), (FedOpt(Afl()), "FedOpt")):
+        reason = rf"^Private\.backbone: {its_name} must know which client sent an upload"
+        with pytest.raises(ValueError, match=reason):
+            private(inner)
 
 
 def test_noise_from_the_system_is_never_the_same(train_for):

@@ -62,6 +62,10 @@ class Quadratics:
     def augment(self, x, generator):
         return x
 
+    def losses(self, params, batch):
+        a, b = batch.x.T
+        return a * (params - b) ** 2 / 2
+
 
 class World:
     """A task and a scenario at once."""

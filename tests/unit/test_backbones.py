@@ -36,6 +36,7 @@ from chronofed.methods.method import check
 from chronofed.methods.surrogate import Surrogate
 from chronofed.methods.wrappers import Wrapper
 from chronofed.models.zoo import Custom
+from tests.helpers.methods import FITTING
 from tests.helpers.world import blobs
 
 
@@ -141,19 +142,21 @@ SHIPPED = [c for c in alternatives(Backbone).values() if c.__module__.startswith
 @pytest.mark.parametrize("cls", SHIPPED)
 def test_records_are_left_alone(cls):
     """A direction may use up the gradient, and nothing else; an aggregate returns new records."""
-    backbone = cls()
+    backbone = cls(**FITTING.get(cls, {}))
     start, now = BLOBS.initial(0)[0], BLOBS.initial(1)[0]
     server = backbone.draw(backbone.init_server(start, clients=3), seed=0, round_=0)
     client = backbone.init_client(start)
     if backbone.two_phase:
         server = backbone.begin(server, [Upload(1.0, backbone.prepare(server, real_client()))])
     before = {name: tensor.clone() for name, tensor in {**server, **client, "now": now}.items()}
-    backbone.direction(backbone.gradient(now, server, real_client()), now, server, client)
+    local = real_client()
+    backbone.direction(backbone.gradient(now, server, local), now, server, client)
     if cls is not Ditto:
-        upload, _ = backbone.finish(now, server, client, real_client())
+        sent, _ = backbone.finish(now, server, client, local)
+        upload = backbone.unpack(sent, start)
         sent = {name: tensor.clone() for name, tensor in upload.items()}
         weights = (1.0, 1.0 if backbone.private else 2.0)
-        backbone.aggregate(server, [Upload(weight, upload) for weight in weights])
+        backbone.aggregate(server, [Upload(a, upload, i) for i, a in enumerate(weights)])
         torch.testing.assert_close(upload, sent, rtol=0, atol=0)
     for name, tensor in {**server, **client, "now": now}.items():
         assert torch.equal(tensor, before[name])
@@ -164,7 +167,9 @@ def double(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    "inner", [c() for c in SHIPPED if not issubclass(c, Wrapper)], ids=lambda b: type(b).__name__
+    "inner",
+    [c(**FITTING.get(c, {})) for c in SHIPPED if not issubclass(c, Wrapper)],
+    ids=lambda b: type(b).__name__,
 )
 def test_an_optimizer_that_does_nothing_leaves_the_inner_backbone(inner):
     task = Classification(blobs(dtype=torch.float64), Custom(f"{__name__}:double"))

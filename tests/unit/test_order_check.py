@@ -8,7 +8,20 @@ from dataclasses import replace
 import pytest
 import torch
 
-from chronofed import FedOpt, Method, Mime, Private, Scaffold, Train
+from chronofed import (
+    Afl,
+    Compressed,
+    FedGlomo,
+    FedOpt,
+    FedRep,
+    L2gd,
+    Method,
+    Mime,
+    Private,
+    QFfl,
+    Scaffold,
+    Train,
+)
 from chronofed.clients.messages import Order
 from chronofed.clients.order_check import OrderCheck, OrderLimits, with_time_limit
 from chronofed.clients.state import ClientState
@@ -16,6 +29,7 @@ from chronofed.clients.store import ClientStore, inspect
 from chronofed.core.errors import RunError
 from chronofed.core.limits import read_json
 from chronofed.core.types import Batch
+from chronofed.methods.backbones.base import Upload
 from chronofed.methods.surrogate import Surrogate
 
 
@@ -34,7 +48,11 @@ def ordered(task):
     return ordered
 
 
-@pytest.mark.parametrize("backbone", [Scaffold(), FedOpt(backbone=Scaffold()), Private(), Mime()])
+HONEST = [Scaffold(), FedOpt(backbone=Scaffold()), Private(), Mime()]
+HONEST += [QFfl(), Afl(), FedRep(), FedGlomo(), Compressed(Mime(), feedback=True)]
+
+
+@pytest.mark.parametrize("backbone", HONEST, ids=lambda b: type(b).__name__)
 def test_an_honest_order_passes(ordered, backbone):
     check, order = ordered(Method(backbone, average="clients"))
     exchange = "prepare" if backbone.two_phase else "train"
@@ -53,6 +71,34 @@ def test_an_honest_order_passes(ordered, backbone):
 def test_an_order_without_end_is_refused(ordered, train, reason):
     check, order = ordered(Method())
     assert reason in check.problem(replace(order, train=train), "train", None)
+
+
+def test_an_order_without_its_coin_or_the_model_before_is_refused(ordered):
+    check, order = ordered(Method(L2gd()))
+    assert check.problem(order, "train", None) is None
+    assert "server.pulls: missing" in check.problem(
+        replace(order, server={"params": order.server["params"]}), "train", None
+    )
+    check, order = ordered(Method(FedGlomo()))
+    short = {**order.server, "before": order.server["before"][:-1]}
+    assert "server.before: expected" in check.problem(replace(order, server=short), "train", None)
+
+
+@pytest.mark.parametrize("length", [0, None])
+def test_what_was_not_sent_may_be_empty_or_a_model(ordered, length):
+    check, order = ordered(Method(Compressed(feedback=True)))
+    error = order.server["params"][:length]
+    assert check.problem(order, "train", ClientState({"error.delta": error})) is None
+    wrong = ClientState({"error.delta": error.double()})
+    assert "error.delta: expected" in check.problem(order, "train", wrong)
+
+
+def test_an_order_of_two_exchanges_with_short_uploads_passes(ordered):
+    """The form of the second is known from what the server makes of the first."""
+    check, order = ordered(Method(Compressed(Mime(), bits=2)))
+    gradient = torch.zeros_like(order.server["params"])
+    begun = Mime().begin(Mime().init_server(gradient, 4), [Upload(1.0, {"gradient": gradient})])
+    assert check.problem(replace(order, server=Mime().broadcast(begun)), "train", None) is None
 
 
 def test_an_order_without_control_is_refused(ordered):

@@ -12,6 +12,7 @@ from chronofed import (
     Backbone,
     Classification,
     Clipped,
+    Compressed,
     CoreSet,
     Correlated,
     FedAvg,
@@ -116,7 +117,13 @@ def test_honest_replies_of_every_method_pass(backbone, memory, scenario, task):
         assert passes(watched(method, scenario, task, rounds=2 if number else 5))
 
 
-INNER = [FedOpt(Scaffold()), Clipped(MimeLite(), bounds={"gradient": 1.0}), FedOpt(Clipped())]
+INNER = [
+    FedOpt(Scaffold()),
+    Clipped(MimeLite(), bounds={"gradient": 1.0}),
+    FedOpt(Clipped()),
+    Compressed(Scaffold(), form="top", feedback=True),
+    Clipped(Compressed(Mime(), bits=2), bounds={"gradient": 1.0}),
+]
 
 
 @pytest.mark.parametrize("backbone", INNER, ids=str)

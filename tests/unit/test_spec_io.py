@@ -91,7 +91,7 @@ def test_reads_a_backbone_in_a_backbone():
         ),
         (
             "[method.backbone]\nmu = 1",
-            r"^method.backbone.kind: missing; choose one of a-gem, balanced, ",
+            r"^method.backbone.kind: missing; choose one of a-gem, a",
         ),
         (
             "[method.backbone]\nkind = 'fedopt'\nbackbone = { kind = 'fedprox', my = 1 }",

@@ -148,7 +148,7 @@ class Client:
         past = past.taught_by(order.server["params"], order.buffers)
         parts = (self.objective, self.samples, past, order.train, generator, pace)
         kept = client_state.optimizer_state if order.train.keeps_state else {}
-        return ClientLocal(*parts, kept, key=self.key)
+        return ClientLocal(*parts, kept, key=self.key, buffers=order.buffers)
 
     def _recall(self, client_state: ClientState) -> Surrogate:
         order = self.order

@@ -14,7 +14,7 @@ from chronofed.core.config import Config, Count, Decay, Fraction, NonNegative, P
 from chronofed.core.errors import IncompatibleError
 from chronofed.core.types import Batch, Objective, Record, Samples, Vector
 from chronofed.methods.optimizers import State, adamw_, adamw_state, clip_, sgd_, sgd_state
-from chronofed.methods.schedules import LearningRateSchedule
+from chronofed.methods.schedules import LearningRateSchedule, StepsSchedule
 from chronofed.methods.surrogate import Pool, Surrogate, lone_samples
 from chronofed.methods.teaching import check_teachers, distil_
 
@@ -48,6 +48,8 @@ class Train(Config):
         clip_norm: Largest l2 norm of every stochastic gradient of the present and the remembered past. Longer
             ones are scaled down, before a backbone's own terms, weight decay and momentum.
         schedule: Learning rate over rounds; by default ``lr`` in every round.
+        steps_schedule: Number of local steps over rounds; by default that of ``steps`` or ``epochs`` in every
+            round.
     """
 
     lr: Positive = 0.05
@@ -65,6 +67,7 @@ class Train(Config):
     optimizer_state: Literal["reset", "keep"] = "reset"
     clip_norm: Positive | None = None
     schedule: LearningRateSchedule | None = None
+    steps_schedule: StepsSchedule | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,12 +89,19 @@ class Train(Config):
         return self.optimizer_state == "keep"
 
     def at(self, round_: int) -> "Train":
-        """Return the settings of a round: with its learning rate, and no schedule."""
-        if self.schedule is None:
+        """Return the settings of a round: with its learning rate and its steps, and no schedules."""
+        if self.schedule is None and self.steps_schedule is None:
             return self
-        # Many falls may leave nothing, but a rate is above 0.
-        lr = max(self.lr * self.schedule.multiplier(round_), math.ulp(0.0))
-        return msgspec.structs.replace(self, lr=lr, schedule=None)
+        factor = 1.0 if self.schedule is None else self.schedule.multiplier(round_)
+        few = None if self.steps_schedule is None else self.steps_schedule.steps(round_)
+        return msgspec.structs.replace(
+            self,
+            # Many falls may leave nothing, but a rate is above 0.
+            lr=max(self.lr * factor, math.ulp(0.0)),
+            steps=self.steps if few is None else few,
+            schedule=None,
+            steps_schedule=None,
+        )
 
     def first_state(self, params: Tensor) -> State:
         """Return the optimiser's state before the first step, for ``(d,)`` or ``(clients, d)``."""
@@ -212,6 +222,7 @@ class ClientLocal:
         optimizer_state: What the client kept of its optimisers, by the number of the descent in a round.
         key: Number of the present data set.
         scratch: Notes of a backbone during this exchange.
+        buffers: The model's buffers at the beginning of the round; ``None`` if it has none.
     """
 
     objective: Objective
@@ -223,6 +234,7 @@ class ClientLocal:
     optimizer_state: Record = field(default_factory=dict)
     key: int = 0
     scratch: dict[str, Tensor] = field(default_factory=dict)
+    buffers: Vector | None = None
     pool: Pool = field(init=False)
     steps: int = field(init=False)
     _draws: Iterator[tuple[Tensor, Tensor]] = field(init=False, repr=False)
@@ -347,6 +359,16 @@ def one_client(local: Local) -> ClientLocal:
         msg = "engine batched: this works on one client at a time; remove @stacked from the method that uses it"
         raise IncompatibleError(msg)
     return local
+
+
+def present_loss(params: Vector, local: Local) -> Tensor:
+    """Compute the mean loss of the present samples, in double precision, with the buffers of the server."""
+    one = one_client(local)
+    trained = one.objective.buffers
+    one.objective.buffers = trained if one.buffers is None else one.buffers
+    losses = one.objective.losses(params, Batch.mean(one.samples))
+    one.objective.buffers = trained
+    return losses.double().mean()
 
 
 def _whole(pool: Pool) -> Iterator[tuple[Tensor, Tensor]]:

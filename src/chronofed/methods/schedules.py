@@ -1,4 +1,4 @@
-"""Schedules of the learning rate over rounds: pure functions of the round, which the server applies."""
+"""Schedules of learning rates and local steps over rounds: pure functions, which the server applies."""
 
 import math
 from abc import abstractmethod
@@ -89,3 +89,40 @@ class Cosine(LearningRateSchedule, tag="cosine"):
         """
         fallen = (1 + math.cos(math.pi * min(round_, self.rounds) / self.rounds)) / 2
         return self.final + (1 - self.final) * fallen
+
+
+class StepsSchedule(Kind, kw_only=True):
+    """The number of local steps in every round.
+
+    The server applies it when it makes its orders, so that all clients take it from there.
+    """
+
+    @abstractmethod
+    def steps(self, round_: int) -> int | None:
+        """Return the number of local steps in a round, counted from 0; ``None`` for that of ``train``."""
+
+
+class PostLocal(StepsSchedule, tag="post-local"):
+    """Post-local SGD: few local steps at first, and those of ``train`` later.
+
+    With one step at first it is mini-batch SGD across clients, and from then on local SGD. The publication
+    changes over when the learning rate falls for the first time; ``schedule = {kind = "step", every = ...}``
+    with as many rounds does that.
+
+    Reference: Lin et al. (2020), Don't Use Large Mini-Batches, Use Local SGD.
+
+    Attributes:
+        rounds: Number of rounds with few steps.
+        first_steps: Number of local steps in them.
+    """
+
+    rounds: Count
+    first_steps: Count = 1
+
+    def steps(self, round_: int) -> int | None:
+        """Return ``first_steps`` in the first rounds.
+
+        >>> [PostLocal(rounds=2).steps(t) for t in range(4)]
+        [1, 1, None, None]
+        """
+        return self.first_steps if round_ < self.rounds else None

@@ -108,7 +108,7 @@ class Surroundings:
             model.buffers,
             method.weights.resolve(method.weights.init()),
             None,
-            self.train,
+            self.train.at(round_),
             entropy(self.seed, "baseline", purpose),
         )
         samples = self.task.samples(rows)

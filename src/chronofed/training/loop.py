@@ -149,7 +149,7 @@ class _Server:
         traffic = now.traffic
         if self.method.backbone.two_phase:
             answers = _sorted(self.engine.prepare(self.method, orders, plan))
-            server = self.method.backbone.begin(now.server, self._uploads(answers))
+            server = self.method.backbone.begin(now.server, self._uploads(now, answers))
             traffic = traffic.after(orders, answers)
             orders = self._orders(now, plan, server, past)
             now = replace(now, server=server)
@@ -163,7 +163,8 @@ class _Server:
             return now
         apply_deletions(self.engine.client_states, due)
         gone = {client for deletion in due for client in deletion.clients}
-        return replace(now, past=tuple(k for k in now.past if k.client not in gone))
+        server = self.method.backbone.forget(now.server, sorted(gone)) if gone else now.server
+        return replace(now, server=server, past=tuple(k for k in now.past if k.client not in gone))
 
     def _past(self, now: Snapshot) -> Surrogate | None:
         """Recall the server's memory as a surrogate; ``None`` if the memory is not on the server."""
@@ -185,9 +186,16 @@ class _Server:
             for i in plan.visits
         ]
 
-    def _uploads(self, results: list[Result]) -> Uploads:
-        weight, hidden = shares(results, self.method.average), self.method.backbone.private
-        return [Upload(weight[r.client], r.upload, None if hidden else r.client) for r in results]
+    def _uploads(self, now: Snapshot, results: list[Result]) -> Uploads:
+        weight, backbone = shares(results, self.method.average), self.method.backbone
+        return [
+            Upload(
+                weight[r.client],
+                backbone.unpack(r.upload, now.params),
+                None if backbone.private else r.client,
+            )
+            for r in results
+        ]
 
     def _bench(self, now: Snapshot, buffers: Vector, results: list[Result]) -> Bench:
         objective = self.task.objective()
@@ -198,7 +206,7 @@ class _Server:
 
     def _next(self, now: Snapshot, results: list[Result]) -> Snapshot:
         method = self.method
-        uploads = self._uploads(results)
+        uploads = self._uploads(now, results)
         server = method.backbone.aggregate(now.server, uploads)
         _check_finite(now.round, server)
         buffers = results[0].buffers

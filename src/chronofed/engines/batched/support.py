@@ -41,6 +41,7 @@ READ_FIELDS: Mapping[type, frozenset[str]] = {
     Train: frozenset(
         {"lr", "batch_size", "epochs", "steps", "momentum", "weight_decay", "epoch", "slow"}
         | {"nesterov", "optimizer", "betas", "eps", "optimizer_state", "clip_norm", "schedule"}
+        | {"steps_schedule"}
     ),
     Order: frozenset({"round", "client", "server", "buffers", "weights", "past", "train", "seed"}),
     ClientLocal: frozenset(
@@ -48,6 +49,8 @@ READ_FIELDS: Mapping[type, frozenset[str]] = {
         | {"optimizer_state", "descents"}
         # StackedLocal refuses to hand these out; a method that is not stacked gets its client's own.
         | {"key", "scratch"}
+        # These models have none.
+        | {"buffers"}
     ),
     Samples: frozenset({"x", "y", "rows"}),
     Surrogate: frozenset({"present", "replay", "quadratic"}),
@@ -102,8 +105,8 @@ def unsupported_orders(orders: Sequence[Order]) -> str | None:
         reason = unread_field(order) or unread_field(order.train)
         if reason is not None:
             return reason
-        if order.train.schedule is not None:
-            return "an order has a learning-rate schedule, which the server applies"
+        if order.train.schedule is not None or order.train.steps_schedule is not None:
+            return "an order has a schedule of rates or steps, which the server applies"
         if order.server is not orders[0].server or order.train != orders[0].train:
             return "the orders of a round differ in the server's state or in their training"
     return None

@@ -129,6 +129,10 @@ class Backbone(Kind, kw_only=True):
     """Whether the server goes on with the model after every round (:meth:`refine`)."""
     needs_samples: ClassVar[bool] = False
     """Whether :meth:`refine` needs unlabelled samples on the server (``server_data``)."""
+    names_clients: ClassVar[bool] = False
+    """Whether it must know which client sent an upload, so that a private backbone cannot hide it."""
+    several_models: ClassVar[bool] = False
+    """Whether clients follow different models, of which ``params`` is only one."""
 
     server_lr: Positive = 1.0
 
@@ -144,6 +148,10 @@ class Backbone(Kind, kw_only=True):
         """Return the server state for another number of clients: some may have joined since."""
         return server
 
+    def forget(self, server: Record, clients: Sequence[int]) -> Record:
+        """Return the server state without what it says about clients that were deleted."""
+        return server
+
     def init_client(self, params: Vector) -> Record:
         """Return the first state of a new client; only an axis that is empty here may change its length."""
         return {}
@@ -153,7 +161,10 @@ class Backbone(Kind, kw_only=True):
         return server
 
     def address(self, sent: Record, client: int) -> Record:
-        """Return what one client is sent, of what travels; it has the entry ``params``, too."""
+        """Return what one client is sent, of what travels; it has the entry ``params``, too.
+
+        Only an axis that is empty in the first round may change its length.
+        """
         return sent
 
     def draw(self, server: Record, seed: int, round_: int) -> Record:
@@ -201,6 +212,17 @@ class Backbone(Kind, kw_only=True):
     ) -> tuple[Record, Record]:
         """Finish local training: return the upload and the client's next state."""
         return {"delta": params - server["params"]}, client
+
+    def settle(self, state: Record, sent: Record, arrived: Record) -> Record:
+        """Return the client's next state if the server gets ``arrived`` of what :meth:`finish` sent.
+
+        A state that mirrors what the server knows of the client follows it; by default it stays as it is.
+        """
+        return state
+
+    def unpack(self, upload: Record, params: Vector) -> Record:
+        """Return an upload as the server reads it, of what travelled; ``params`` is the server's model."""
+        return upload
 
     def aggregate(self, server: Record, uploads: Uploads) -> Record:
         """Return the next server state."""

@@ -71,6 +71,10 @@ class FedCurv(Backbone, tag="fedcurv"):
         own = {"fisher": fisher, "pull": fisher * params}
         return {**upload, **own}, {**own, "rounds": server["rounds"] + 1}
 
+    def settle(self, state: Record, sent: Record, arrived: Record) -> Record:
+        """Keep the term that the server knows."""
+        return {**state, "fisher": arrived["fisher"], "pull": arrived["pull"]}
+
     def aggregate(self, server: Record, uploads: Uploads) -> Record:
         """Average the updates, and add up the curvatures."""
         sums = {name: total(uploads, name) for name in ("fisher", "pull")}

@@ -67,6 +67,11 @@ class FedGate(Backbone, tag="fedgate"):
         state = {"control": control, "trained": params.new_ones(1)}
         return {"delta": delta, "per_length": per_length}, state
 
+    def settle(self, state: Record, sent: Record, arrived: Record) -> Record:
+        """Correct the control by the part of the update that did not arrive (FedCOMGATE)."""
+        lost = (arrived["delta"] - sent["delta"]) * sent["per_length"].item()
+        return {**state, "control": state["control"] - lost}
+
     def aggregate(self, server: Record, uploads: Uploads) -> Record:
         """Average the updates, and the mean gradients of the clients."""
         slopes = [(a, {"mean": -u["delta"] * u["per_length"].item()}) for a, u in uploads]

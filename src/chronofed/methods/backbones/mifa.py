@@ -52,6 +52,10 @@ class Mifa(Backbone, tag="mifa"):
         delta = params - server["params"]
         return {"delta": delta - client["last"]}, {"last": delta}
 
+    def settle(self, state: Record, sent: Record, arrived: Record) -> Record:
+        """Keep the update that the server knows."""
+        return {"last": state["last"] + (arrived["delta"] - sent["delta"])}
+
     def aggregate(self, server: Record, uploads: Uploads) -> Record:
         """Follow the mean of everybody's latest update."""
         mean = server["mean"].add(total(uploads, "delta"), alpha=1 / server["clients"].item())

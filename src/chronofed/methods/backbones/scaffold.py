@@ -80,6 +80,10 @@ class Scaffold(Backbone, tag="scaffold"):
             control = client["control"] - server["control"] - delta / (steps * train.lr)
         return {"delta": delta, "control": control - client["control"]}, {"control": control}
 
+    def settle(self, state: Record, sent: Record, arrived: Record) -> Record:
+        """Keep the control that the server knows."""
+        return {"control": state["control"] + (arrived["control"] - sent["control"])}
+
     def aggregate(self, server: Record, uploads: Uploads) -> Record:
         """Average the updates; move the control by the share of clients that took part."""
         change = weighted_mean([(1.0, upload) for _, upload in uploads], "control")

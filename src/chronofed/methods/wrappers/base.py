@@ -1,5 +1,6 @@
 """The base of backbones around another backbone: on the client, the inner one decides."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from chronofed.core.stacking import stacked
@@ -22,6 +23,16 @@ class _Inner:
         return getattr(wrapper.backbone, self._name)
 
 
+class Computed(_Inner):
+    """A declaration that an instance computes from its settings; the class has none."""
+
+    def __init__(self, compute: Callable[[Any], Any]) -> None:
+        self._compute = compute
+
+    def __get__(self, wrapper: "Wrapper | None", owner: type) -> Any:
+        return super().__get__(wrapper, owner) if wrapper is None else self._compute(wrapper)
+
+
 class Wrapper(Backbone):
     """A backbone around any other, which changes what the server does.
 
@@ -37,6 +48,8 @@ class Wrapper(Backbone):
     nonnegative = _Inner()
     refines = _Inner()
     needs_samples = _Inner()
+    names_clients = _Inner()
+    several_models = _Inner()
 
     backbone: Backbone = FedAvg()
 
@@ -51,6 +64,10 @@ class Wrapper(Backbone):
     def enrol(self, server: Record, clients: int) -> Record:
         """As the inner backbone; other entries are kept."""
         return {**server, **self.backbone.enrol(server, clients)}
+
+    def forget(self, server: Record, clients: Sequence[int]) -> Record:
+        """As the inner backbone; other entries are kept."""
+        return {**server, **self.backbone.forget(server, clients)}
 
     def init_client(self, params: Vector) -> Record:
         """As the inner backbone."""
@@ -99,6 +116,14 @@ class Wrapper(Backbone):
     ) -> tuple[Record, Record]:
         """As the inner backbone."""
         return self.backbone.finish(params, server, client, local)
+
+    def settle(self, state: Record, sent: Record, arrived: Record) -> Record:
+        """As the inner backbone."""
+        return self.backbone.settle(state, sent, arrived)
+
+    def unpack(self, upload: Record, params: Vector) -> Record:
+        """As the inner backbone."""
+        return self.backbone.unpack(upload, params)
 
     def refine(self, server: Record, uploads: Uploads, bench: Bench) -> Record:
         """As the inner backbone; other entries are kept."""

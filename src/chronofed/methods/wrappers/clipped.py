@@ -41,6 +41,10 @@ class Clipped(Wrapper, tag="clipped"):
     fedcurv       ``fisher``      curvature at the end; the client's own is not clipped
     fedcurv       ``pull``        curvature times the model at the end; likewise
     fedgate       ``per_length``  one over step size times number of steps
+    q-ffl         ``loss``        mean loss at the server's model
+    q-ffl         ``per_lr``      one over the learning rate
+    afl           ``loss``        mean loss at the server's model
+    fedglomo      ``change``      difference of the updates of two models
     ============  ==============  ===================================================================
 
     Not clipped, because no backbone sees them: the model's buffers, records of a memory on the server, and the

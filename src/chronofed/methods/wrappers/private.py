@@ -16,6 +16,7 @@ from chronofed.core.seeds import entropy, torch_generator
 from chronofed.core.types import Record
 from chronofed.methods.accountant import combined, epsilon
 from chronofed.methods.backbones.base import Upload, Uploads, weighted_mean
+from chronofed.methods.wrappers.base import parts
 from chronofed.methods.wrappers.clipped import Clipped
 
 SEED = "private_seed"
@@ -33,8 +34,9 @@ class Private(Clipped, tag="private"):
     as if every client had sent it. So everything that it computes from the mean is private too. The model after
     *t* rounds is :math:`(\epsilon, \delta)`-private against the removal of all contributions of one client, by
     :func:`chronofed.methods.accountant.epsilon`. Each vector that clients send is a separate release:
-    with *k* of them (scaffold, mime, mimelite, fednova, fedgate: 2; fedlin, fedcurv: 3) the noise is worth
-    :math:`z/\sqrt k`. The run reports the measure ``epsilon``, without amplification by sampling of clients.
+    with *k* of them (scaffold, mime, mimelite, fednova, fedgate, fedglomo: 2; fedlin, fedcurv, q-ffl: 3) the
+    noise is worth :math:`z/\sqrt k`. The run reports the measure ``epsilon``, without amplification by sampling
+    of clients.
 
     Everything that the server publishes must be covered. So these are refused: clients weighted by their
     samples (``average = "samples"``), memories on the server, weights that learn from reports, and models with
@@ -68,6 +70,12 @@ class Private(Clipped, tag="private"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.backbone.names_clients:
+            inner = type(next(p for p in parts(self.backbone) if p.names_clients)).__name__
+            raise ValueError(
+                f"Private.backbone: {inner} must know which client sent an upload, which Private hides; choose "
+                "another backbone"
+            )
 
     __hash__ = Clipped.__hash__
 
