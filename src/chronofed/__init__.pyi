@@ -87,8 +87,8 @@ from chronofed.methods.weighting import RoundWeights as RoundWeights
 from chronofed.methods.weighting import Timeline as Timeline
 from chronofed.methods.weighting import Uniform as Uniform
 from chronofed.methods.weighting.optimal import optimal as optimal_weights
-from chronofed.methods.wrappers import AGem as AGem
 from chronofed.methods.wrappers import Additive as Additive
+from chronofed.methods.wrappers import AGem as AGem
 from chronofed.methods.wrappers import Clipped as Clipped
 from chronofed.methods.wrappers import Cwr as Cwr
 from chronofed.methods.wrappers import FedOpt as FedOpt

@@ -106,8 +106,8 @@ class OrderCheck:
 
     def _first_order(self, order: Order, exchange: Exchange, clients: int) -> Record:
         backbone, params = self.method.backbone, self.objective.flat.read()
-        first = first_server_state(backbone, params, clients, self.objective)
-        server = backbone.draw(first, 0, 0)
+        server = first_server_state(backbone, params, clients, self.objective)
+        server = backbone.draw(server, 0, 0)
         if exchange == "train" and backbone.two_phase:
             # BatchNorm needs more than one sample.
             some = self.samples[torch.zeros(2, dtype=torch.int64)]

@@ -118,7 +118,7 @@ def _inputs(shape: torch.Size, width: int) -> Tensor:
 def _vector_levels(
     found: Vector, names: Mapping[str, slice], shapes: Mapping[str, torch.Size], layers: list[Layer]
 ) -> None:
-    """Fill in the levels of vectors between layers, such as a normalisation's, which follow the units before."""
+    """Fill in the levels of vectors between layers, such as a normalisation's: those of the units before."""
     known = {span.start for layer in layers for span in (layer.weight, layer.bias) if span}
     widths = {layer.weight.start: layer.outputs for layer in layers[:-1]}
     for name, shape in shapes.items():

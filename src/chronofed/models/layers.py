@@ -90,7 +90,7 @@ class Column(nn.Module):
 
 
 class ProgressiveNetwork(nn.Module):
-    """The module of :class:`~chronofed.models.zoo.Progressive`: columns, and a gate that weighs their outputs."""
+    """The module of :class:`~chronofed.models.zoo.Progressive`: columns, and a gate that weighs them."""
 
     def __init__(self, widths: tuple[int, ...], columns: int) -> None:
         super().__init__()
@@ -98,8 +98,7 @@ class ProgressiveNetwork(nn.Module):
         self.columns = nn.ModuleList(Column(widths, earlier) for earlier in range(columns))
         gate = torch.zeros(columns)
         gate[0] = 1
-        # In a module of its own it would come first in the flat vector.
-        self.register_parameter("gate", nn.Parameter(gate))
+        self.gate = nn.Parameter(gate)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits ``(b, classes)``."""
@@ -107,10 +106,8 @@ class ProgressiveNetwork(nn.Module):
         outputs: list[list[Tensor]] = []
         for column in self.columns:
             outputs.append(column(x, outputs))
-        total = self.gate[0] * outputs[0][-1]
-        for weight, column in zip(self.gate[1:], outputs[1:], strict=True):
-            total = total + weight * column[-1]
-        return total
+        weighed = [weight * own[-1] for weight, own in zip(self.gate, outputs, strict=True)]
+        return torch.stack(weighed).sum(0)
 
 
 class BasicBlock(nn.Module):

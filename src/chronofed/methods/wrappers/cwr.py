@@ -12,7 +12,7 @@ from chronofed.methods.wrappers.base import Added, ClientWrapper
 
 
 class Cwr(ClientWrapper, tag="cwr"):
-    r"""Copy weights with reinit: classes that are absent keep their rows of the last layer, around any backbone.
+    r"""Copy weights with re-init: absent classes keep their rows of the last layer, around any backbone.
 
     A client starts with the consolidated rows :math:`c_j` of its classes (CWR*; with zeros in CWR+) and zeros
     for all others. After training, *m* is the mean over all entries of the rows :math:`t_j` of its classes: one

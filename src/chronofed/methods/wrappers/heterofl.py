@@ -162,7 +162,7 @@ class HeteroFL(ClientWrapper, tag="heterofl"):
         return {**upload, "classes": self._present(local)}
 
     def _spread(self, server: Record, uploads: Uploads) -> Uploads:
-        """Restore whole vectors, scaled so that their weighted mean is the mean over those that hold an entry."""
+        """Restore whole vectors, scaled: their weighted mean is then the mean over those that hold an entry."""
         if LEVELS not in server:
             return uploads
         masks = [self._holds(server, upload) for upload in uploads]

@@ -136,4 +136,4 @@ def _sources(client: Record, local: Local) -> Vector:
     """Return the rows that the state was computed from, so that it can be deleted with them."""
     rows = one_client(local).samples.rows
     known = client["sources"]
-    return known if rows is None else torch.cat([known, rows]).unique()
+    return known if rows is None else torch.unique(torch.cat([known, rows]))

@@ -11,7 +11,7 @@ from chronofed.methods.local import ClientLocal, Local, one_client
 
 
 class ScaledObjective:
-    r"""The function :math:`w \mapsto f(s w + o)` of an objective *f*, with factors *s* and offsets *o* by entry.
+    r"""The function :math:`w \mapsto f(s w + o)` of an objective *f*, with a factor and offset for each entry.
 
     A factor of 0 holds a parameter at its offset. Derivatives follow by the chain rule: gradients have the
     factor *s*, squares of them :math:`s^2`. Everything else is the objective's own.
@@ -32,6 +32,7 @@ class ScaledObjective:
 
     @property
     def buffers(self) -> Vector:
+        """The buffers of the model."""
         return self._objective.buffers
 
     @buffers.setter
@@ -39,6 +40,7 @@ class ScaledObjective:
         self._objective.buffers = values
 
     def gradient(self, params: Vector, batch: Batch) -> Vector:
+        """Compute the gradient in training mode."""
         return self._objective.gradient(self.point(params), batch).mul_(self._scale)
 
     def distilled(
@@ -50,39 +52,49 @@ class ScaledObjective:
         classes: Tensor | None = None,
         form: OutputForm = "softmax",
     ) -> Vector:
+        """Compute the gradient of a distillation loss."""
         at = self.point(params)
         found = self._objective.distilled(at, batch, logits, temperature, classes, form)
         return found * self._scale
 
     def loss_gradient(self, params: Vector, batch: Batch, spans: Spans) -> Vector:
+        """Compute the gradient in evaluation mode."""
         found = self._objective.loss_gradient(self.point(params), batch, spans)
         return found * take(self._scale, spans)
 
     def squared_gradients(self, params: Vector, batch: Batch, spans: Spans) -> Vector:
+        """Sum the squared gradients of the single samples."""
         return self.gradient_moments(params, batch, spans)[1]
 
     def gradient_moments(self, params: Vector, batch: Batch, spans: Spans) -> tuple[Vector, Vector]:
+        """Compute gradients and squared gradients together."""
         first, second = self._objective.gradient_moments(self.point(params), batch, spans)
         scale = take(self._scale, spans)
         return first * scale, second * scale.square()
 
     def hessian_product(self, params: Vector, batch: Batch, spans: Spans, v: Vector) -> Vector:
+        """Multiply the Hessian by ``v``."""
         scale = take(self._scale, spans)
         return scale * self._objective.hessian_product(self.point(params), batch, spans, scale * v)
 
     def logits(self, params: Vector, x: Tensor) -> Tensor:
+        """Return the outputs."""
         return self._objective.logits(self.point(params), x)
 
     def losses(self, params: Vector, batch: Batch) -> Tensor:
+        """Return the loss of every sample."""
         return self._objective.losses(self.point(params), batch)
 
     def features(self, params: Vector, x: Tensor, layer: str | None = None) -> Tensor:
+        """Return the inputs of a layer."""
         return self._objective.features(self.point(params), x, layer)
 
     def input_gradient(self, params: Vector, x: Tensor, y: Tensor) -> Tensor:
+        """Compute the gradient in the inputs."""
         return self._objective.input_gradient(self.point(params), x, y)
 
     def refresh(self, params: Vector, samples: Samples) -> None:
+        """Recompute the buffers."""
         self._objective.refresh(self.point(params), samples)
 
     def __getattr__(self, name: str) -> Any:
