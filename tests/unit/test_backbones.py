@@ -371,7 +371,7 @@ def test_fedopt_begins_as_its_paper_does():
     server = FedOpt(epsilon=0.5).init_server(W_T, clients=2)
     assert server["opt_m"].tolist() == [0.0, 0.0]
     assert server["opt_v"].tolist() == [0.25, 0.25]
-    assert FedOpt(optimiser="momentum").init_server(W_T, 2).keys() == {"params", "opt_m"}
+    assert FedOpt(optimizer="momentum").init_server(W_T, 2).keys() == {"params", "opt_m"}
 
 
 def test_no_optimiser_in_an_optimiser():

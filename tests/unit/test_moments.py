@@ -78,7 +78,6 @@ def assert_same(name: str, names: list[str], dtype: torch.dtype, **tolerance: fl
             torch.testing.assert_close(mine.reshape(shape), its.reshape(shape), **tolerance)
 
 
-@pytest.mark.some(4)
 @pytest.mark.parametrize("name", MODELS)
 def test_sums_are_those_of_single_gradients(name, monkeypatch):
     single = model(name)

@@ -54,7 +54,7 @@ def test_reads_a_backbone_in_a_backbone():
     text = """
         [method.backbone]
         kind = "fedopt"
-        optimiser = "yogi"
+        optimizer = "yogi"
         server_lr = 0.02
         [method.backbone.backbone]
         kind = "fedprox"

@@ -33,7 +33,7 @@ class FedOpt(_Cautious, tag="fedopt"):
 
     Attributes:
         backbone: The inner backbone.
-        optimiser: The server's optimiser.
+        optimizer: The server's optimiser.
         beta1: Share of the mean step that is kept from round to round.
         beta2: Share of the mean squared step that is kept; not for ``momentum``.
         epsilon: Limits the step if updates are small; not for ``momentum``.
@@ -43,7 +43,7 @@ class FedOpt(_Cautious, tag="fedopt"):
 
     reference: ClassVar[str] = "Reddi et al. (2021), Adaptive Federated Optimization"
 
-    optimiser: Literal["momentum", "adam", "yogi"] = "adam"
+    optimizer: Literal["momentum", "adam", "yogi"] = "adam"
     beta1: Decay = 0.9
     beta2: Decay = 0.99
     epsilon: Positive = 1e-3
@@ -57,7 +57,7 @@ class FedOpt(_Cautious, tag="fedopt"):
     def init_server(self, params: Vector, clients: int) -> Record:
         """Return the inner state, plus the optimiser's own under ``opt_`` names."""
         own = {"opt_m": torch.zeros_like(params)}
-        if self.optimiser != "momentum":
+        if self.optimizer != "momentum":
             own["opt_v"] = torch.full_like(params, self.epsilon**2)
         return {**self.backbone.init_server(params, clients), **own}
 
@@ -70,7 +70,7 @@ class FedOpt(_Cautious, tag="fedopt"):
         """Let the inner backbone aggregate, and use its update as a pseudo-gradient."""
         inner = self.backbone.aggregate(server, uploads)
         step, params = inner["params"] - server["params"], server["params"]
-        if self.optimiser == "momentum":
+        if self.optimizer == "momentum":
             mean = step.add_(server["opt_m"], alpha=self.beta1)
             return {**inner, "params": params.add(mean, alpha=self.server_lr), "opt_m": mean}
         mean = step.lerp(server["opt_m"], self.beta1)
@@ -81,6 +81,6 @@ class FedOpt(_Cautious, tag="fedopt"):
     def _square(self, new: Vector, old: Vector) -> Vector:
         """Update the running mean of squared steps; yogi changes it by at most the new square."""
         excess = old - new
-        if self.optimiser == "yogi":
+        if self.optimizer == "yogi":
             excess = excess.sign_().mul_(new)
         return old.sub(excess, alpha=1 - self.beta2)
