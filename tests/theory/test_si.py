@@ -92,12 +92,17 @@ def test_without_strength_it_is_the_inner_backbone(inner):
     assert apart(trained(Si(inner, strength=0.0)), trained(inner)) == 0
 
 
-def test_much_strength_freezes():
+@pytest.mark.parametrize("strength", [0.1, 1.0, 8.0])
+def test_strength_holds(strength):
+    """The minimum of h w^2/2 - b w + c Omega (w - w~)^2, so much strength freezes; there is no factor 1/2."""
     alone = QuadraticWorld([PARTS[0]], [{0: 0}, {0: 1}])
-    first, second = alone.train(Method(Si(strength=1e5)), 2, 4e-7, 20)
-    assert (second.params - first.params).abs().max() < 1e-5
-    first, second = alone.train(Method(Si(strength=1e-5)), 2, 0.1, 20)
-    assert (second.params - first.params).abs().max() > 0.1
+    first, second = alone.train(Method(Si(strength=strength, damping=1e-30)), 2, LR, 600)
+    h, b = alone.mean(0, 1)
+    omega = (old := alone.mean(0, 0)[0]) / (2 - LR * old)
+    held = (b + 2 * strength * omega * first.params) / (h + 2 * strength * omega)
+    torch.testing.assert_close(second.params, held, rtol=0, atol=1e-13)
+    free = b / h
+    assert ((second.params - first.params) / (free - first.params)).max() < 2 / strength
 
 
 def test_a_deleted_sample_takes_what_was_made_of_it_along():

@@ -75,7 +75,7 @@ class Client:
     uses_global_rng: bool = True
 
     def __post_init__(self) -> None:
-        server = self.method.backbone.unpack(self.order.server, self.objective)
+        server = self.method.backbone.receive(self.order.server, self.objective)
         if server is not self.order.server:
             object.__setattr__(self, "order", replace(self.order, server=server))
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor
 
-from chronofed.core.errors import SpecError
+from chronofed.core.errors import IncompatibleError, SpecError
 from chronofed.core.types import Objective, Vector
 
 
@@ -69,6 +70,24 @@ def head_of(objective: Objective, name: str | None = None) -> Layer | None:
     return layers[-1] if layers and layers[-1].outputs > 1 else None
 
 
+def layer_factors(layers: Mapping[str, float], objective: Objective, like: Vector) -> Vector:
+    """Return the factor of every parameter, ``(d,)``: that of the first pattern that matches its name, or 0.
+
+    Raises:
+        SpecError: If no pattern matches a parameter.
+    """
+    found, matched = torch.zeros_like(like), False
+    for name, span in objective.names.items():
+        factor = next((f for pattern, f in layers.items() if fnmatchcase(name, pattern)), None)
+        found[span], matched = factor or 0.0, matched or factor is not None
+    if not matched:
+        raise SpecError(
+            f"method.backbone.layers: no parameter of the model matches {', '.join(layers) or 'nothing'}; its "
+            f"parameters are {', '.join(objective.names)}"
+        )
+    return found
+
+
 def class_shares(labels: Tensor, weight: Tensor, classes: int) -> Tensor:
     """Return the share of every class in weighted samples, ``(classes,)`` of float64.
 
@@ -85,6 +104,9 @@ def levels(objective: Objective) -> Vector:
     A layer of *n* hidden units has its first :math:`\lceil r n \rceil` at rate *r*, so unit *i* has the level
     :math:`i / n`. A weight has the larger level of its output and its input. The inputs of the first layer and
     the outputs of the last have level 0: they are never cut.
+
+    Raises:
+        IncompatibleError: If a matrix cannot follow the layer before it, so that nobody knows its inputs.
     """
     layers = matrix_layers(objective)
     size = max((span.stop for span in objective.names.values()), default=0)
@@ -92,7 +114,7 @@ def levels(objective: Objective) -> Vector:
     for number, layer in enumerate(layers):
         cut = number + 1 < len(layers)
         units = _units(layer.outputs) if cut else torch.zeros(layer.outputs)
-        inputs = _inputs(layer.shape, width) if number else torch.zeros(layer.shape[1])
+        inputs = _inputs(layer, width) if number else torch.zeros(layer.shape[1])
         both = torch.maximum(units[:, None], inputs[None, :])
         kernel = layer.shape[2:].numel()
         found[layer.weight] = both.reshape(-1, 1).expand(-1, kernel).reshape(-1)
@@ -107,12 +129,17 @@ def _units(count: int) -> Tensor:
     return torch.arange(count, dtype=torch.float64) / count
 
 
-def _inputs(shape: torch.Size, width: int) -> Tensor:
+def _inputs(layer: Layer, width: int) -> Tensor:
     """Return the levels of a layer's inputs; a matrix after a convolution sees every channel several times."""
-    inputs = shape[1]
-    if len(shape) == 2 and inputs % width == 0:
-        return _units(width).repeat_interleave(inputs // width)
-    return _units(inputs)
+    inputs = layer.shape[1]
+    if len(layer.shape) > 2:
+        return _units(inputs)
+    if inputs % width:
+        raise IncompatibleError(
+            f"model: layer {layer.name!r} has {inputs} inputs and the one before it {width} outputs, so that "
+            "HeteroFL does not know which units to cut; choose a model whose layers follow each other"
+        )
+    return _units(width).repeat_interleave(inputs // width)
 
 
 def _vector_levels(

@@ -169,7 +169,8 @@ class _Server:
             return now
         apply_deletions(self.engine.client_states, due)
         gone = {client for deletion in due for client in deletion.clients}
-        return replace(now, past=tuple(k for k in now.past if k.client not in gone))
+        server = self.method.backbone.forget(now.server, sorted(gone)) if gone else now.server
+        return replace(now, server=server, past=tuple(k for k in now.past if k.client not in gone))
 
     def _past(self, now: Snapshot) -> Surrogate | None:
         """Recall the server's memory as a surrogate; ``None`` if the memory is not on the server."""

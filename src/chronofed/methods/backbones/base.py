@@ -148,6 +148,10 @@ class Backbone(Kind, kw_only=True):
         """Return the server state for another number of clients: some may have joined since."""
         return server
 
+    def forget(self, server: Record, clients: Sequence[int]) -> Record:
+        """Return the server state without what it says about clients that were deleted."""
+        return server
+
     def init_client(self, params: Vector) -> Record:
         """Return the first state of a new client; only an axis that is empty here may change its length."""
         return {}
@@ -160,7 +164,7 @@ class Backbone(Kind, kw_only=True):
         """Return what one client is sent, of what travels; it has the entry ``params``, too, perhaps packed."""
         return sent
 
-    def unpack(self, sent: Record, objective: Objective) -> Record:
+    def receive(self, sent: Record, objective: Objective) -> Record:
         """Restore on the client what :meth:`address` packed: ``params`` is then the whole vector."""
         return sent
 

@@ -1,15 +1,18 @@
 """Additive: the idea of FedWeIT."""
 
-from fnmatch import fnmatchcase
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
+from torch.nn.functional import softshrink
 
 from chronofed.core.config import NonNegative
-from chronofed.core.types import Objective, Record, Vector
+from chronofed.core.types import Record, Vector
 from chronofed.methods.backbones.base import Uploads
+from chronofed.methods.layers import layer_factors
 from chronofed.methods.local import Local
 from chronofed.methods.wrappers.base import Added, ClientWrapper
+from chronofed.methods.wrappers.si import with_sources
 
 
 class Additive(ClientWrapper, tag="additive"):
@@ -70,10 +73,20 @@ class Additive(ClientWrapper, tag="additive"):
         }
         return {**server, **self.backbone.enrol(_inner(server), clients), **own}
 
+    def forget(self, server: Record, clients: Sequence[int]) -> Record:
+        """As the inner backbone, and without the parts of these clients."""
+        parts, known = server["additive_parts"].clone(), server["additive_known"].clone()
+        for client in clients:
+            parts[client : client + 1], known[client : client + 1] = 0, 0
+        inner = self.backbone.forget(_inner(server), clients)
+        return {**inner, "additive_parts": parts, "additive_known": known}
+
     def init_client(self, params: Vector) -> Record:
         """Start with a part of zero, and nothing from others."""
         own = {"additive_own": torch.zeros_like(params), "additive_alpha": params[:0].clone()}
-        return {**self.backbone.init_client(params), "personal": params.clone(), **own}
+        none = torch.empty(0, dtype=torch.int64)
+        first = {"sources": none, **self.backbone.init_client(params)}
+        return {**first, "personal": params.clone(), **own}
 
     def broadcast(self, server: Record) -> Record:
         """As the inner backbone, and what :meth:`address` needs."""
@@ -94,18 +107,17 @@ class Additive(ClientWrapper, tag="additive"):
         alpha = client["additive_alpha"]
         if not len(alpha):
             alpha = server["params"].new_zeros(len(local.objective.names))
-        local.scratch.update(additive_own=client["additive_own"], additive_alpha=alpha)
+        mask = layer_factors(dict.fromkeys(self.layers, 1.0), local.objective, server["params"])
+        own = client["additive_own"]
+        local.scratch.update(additive_own=own, additive_alpha=alpha, additive_mask=mask)
         return self.backbone.start(server, client, local)
 
     def gradient(self, params: Vector, server: Record, local: Local) -> Vector:
         """Compute the inner backbone's gradient at the sum, and step with the client's own parts."""
-        notes = local.scratch
-        if "additive_own" not in notes:
-            return self.backbone.gradient(params, server, local)
+        notes, lr = local.scratch, local.train.lr
         gradient = self.backbone.gradient(self._sum(params, server, local), server, local)
-        lr, mask = local.train.lr, self._chosen(local.objective, params)
         stepped = notes["additive_own"].sub(gradient, alpha=lr)
-        own = torch.nn.functional.softshrink(stepped, min(lr * self.sparsity, 1e30)) * mask
+        own = softshrink(stepped, min(lr * self.sparsity, 1e30)).mul_(notes["additive_mask"])
         slopes = torch.stack(
             [gradient[span] @ server["others"][span] for span in local.objective.names.values()]
         )
@@ -118,13 +130,12 @@ class Additive(ClientWrapper, tag="additive"):
     ) -> tuple[Record, Record]:
         """Send the client's part with the update; keep it, and the personal model with its buffers."""
         upload, state = self.backbone.finish(params, server, client, local)
-        if "additive_own" not in local.scratch:
-            return {**upload, "adaptive": torch.zeros_like(params)}, {**client, **state}
         names = ("additive_own", "additive_alpha")
         own = {name: local.scratch[name].clone() for name in names}
         personal = {
             "personal": self._sum(params, server, local),
             "buffers": local.objective.buffers,
+            "sources": with_sources(client["sources"], local),
         }
         return {**upload, "adaptive": own["additive_own"]}, {**state, **own, **personal}
 
@@ -146,12 +157,6 @@ class Additive(ClientWrapper, tag="additive"):
         for number, span in enumerate(local.objective.names.values()):
             found[span] += alpha[number] * server["others"][span]
         return found
-
-    def _chosen(self, objective: Objective, like: Vector) -> Vector:
-        mask = torch.zeros_like(like)
-        for name, span in objective.names.items():
-            mask[span] = float(any(fnmatchcase(name, pattern) for pattern in self.layers))
-        return mask
 
 
 def _inner(server: Record) -> Record:

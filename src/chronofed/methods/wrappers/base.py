@@ -1,5 +1,6 @@
 """The base of backbones around another backbone: on the client, the inner one decides."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from chronofed.core.stacking import stacked
@@ -70,6 +71,10 @@ class Wrapper(Backbone):
         """As the inner backbone; other entries are kept."""
         return {**server, **self.backbone.enrol(server, clients)}
 
+    def forget(self, server: Record, clients: Sequence[int]) -> Record:
+        """As the inner backbone; other entries are kept."""
+        return {**server, **self.backbone.forget(server, clients)}
+
     def init_client(self, params: Vector) -> Record:
         """As the inner backbone."""
         return self.backbone.init_client(params)
@@ -82,9 +87,9 @@ class Wrapper(Backbone):
         """As the inner backbone."""
         return self.backbone.address(sent, client)
 
-    def unpack(self, sent: Record, objective: Objective) -> Record:
+    def receive(self, sent: Record, objective: Objective) -> Record:
         """As the inner backbone."""
-        return self.backbone.unpack(sent, objective)
+        return self.backbone.receive(sent, objective)
 
     def prepare(self, server: Record, local: Local) -> Record:
         """As the inner backbone."""

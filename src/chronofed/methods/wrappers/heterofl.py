@@ -64,8 +64,17 @@ class HeteroFL(ClientWrapper, tag="heterofl"):
             raise ValueError("HeteroFL.rates: empty; name at least one rate, such as [1.0, 0.5]")
 
     def init_layers(self, server: Record, objective: Objective) -> Record:
-        """Remember which entries a rate holds, and which class an entry of the last layer belongs to."""
-        own = {LEVELS: levels(objective).float(), CLASSES: _classes(objective)}
+        """Remember which entries a rate holds, and which class an entry of the last layer belongs to.
+
+        Raises:
+            IncompatibleError: If a client would be cut and the model has BatchNorm.
+        """
+        own = {LEVELS: levels(objective), CLASSES: _classes(objective)}
+        if objective.uses_batch_statistics and not (own[LEVELS] < min(self.rates)).all():
+            raise IncompatibleError(
+                "model: HeteroFL cuts clients to a part of the units, which BatchNorm does not allow; choose "
+                "another normalisation (resnet18: norm = 'group'), or rates = [1.0]"
+            )
         return {**super().init_layers(server, objective), **own}
 
     def broadcast(self, server: Record) -> Record:
@@ -79,11 +88,9 @@ class HeteroFL(ClientWrapper, tag="heterofl"):
         held = sent[LEVELS] < rate
         return {**_packed(inner, held), "rate": torch.tensor([rate], dtype=torch.float64)}
 
-    def unpack(self, sent: Record, objective: Objective) -> Record:
-        """Put what came into whole vectors, with zeros elsewhere; a record without a rate stays as it is."""
-        if "rate" in sent:
-            sent = _whole(sent, self._held(sent, objective))
-        return self.backbone.unpack(sent, objective)
+    def receive(self, sent: Record, objective: Objective) -> Record:
+        """Put what came into whole vectors, with zeros elsewhere."""
+        return self.backbone.receive(_whole(sent, _held(sent, objective)), objective)
 
     def prepare(self, server: Record, local: Local) -> Record:
         """As the inner backbone, of the cut network."""
@@ -117,29 +124,17 @@ class HeteroFL(ClientWrapper, tag="heterofl"):
         """As the inner backbone; every entry counts where it is held."""
         return super().refine(server, self._spread(server, uploads), bench)
 
-    def _held(self, server: Record, objective: Objective) -> Vector:
-        """Return the mask of what a client holds."""
-        held = levels(objective).float() < float(server["rate"])
-        if objective.uses_batch_statistics and not held.all():
-            raise IncompatibleError(
-                "model: HeteroFL cuts clients to a part of the units, which BatchNorm does not allow; choose "
-                "another normalisation (resnet18: norm = 'group'), or rates = [1.0]"
-            )
-        return held
-
     def _cut(self, server: Record, local: Local) -> ClientLocal:
-        """Return the client's problem with the cut network; in a test without a rate, with the whole one."""
-        scratch, objective = local.scratch, local.objective
-        if "rate" not in server:
-            return one_client(local)
+        """Return the client's problem with the cut network."""
+        scratch = local.scratch
         if "heterofl_scale" not in scratch:
             scratch["heterofl_scale"] = self._scale(server, local)
-        return with_objective(local, ScaledObjective(objective, scratch["heterofl_scale"]))
+        return with_objective(local, ScaledObjective(local.objective, scratch["heterofl_scale"]))
 
     def _scale(self, server: Record, local: Local) -> Vector:
         r"""Return the factors of the parameters: 0 for what is cut, :math:`1/r` on hidden layers."""
         objective, rate = local.objective, float(server["rate"])
-        scale = self._held(server, objective).to(server["params"].dtype)
+        scale = _held(server, objective).to(server["params"])
         for layer in matrix_layers(objective)[:-1] if self.scaler else ():
             for span in (layer.weight, layer.bias):
                 if span is not None:
@@ -157,19 +152,22 @@ class HeteroFL(ClientWrapper, tag="heterofl"):
         return (class_shares(labels, both.pool.weight, classes) > 0).double()
 
     def _upload(self, upload: Record, server: Record, local: Local) -> Record:
-        if "rate" in server:
-            upload = _packed(upload, self._held(server, local.objective))
-        return {**upload, "classes": self._present(local)}
+        held = _held(server, local.objective)
+        if any(n == "delta" and t.shape != held.shape for n, t in upload.items()):
+            raise IncompatibleError(
+                "method.backbone: HeteroFL needs the update of the whole model from its inner backbone, which "
+                "sends a part; choose another one"
+            )
+        return {**_packed(upload, held), "classes": self._present(local)}
 
     def _spread(self, server: Record, uploads: Uploads) -> Uploads:
         """Restore whole vectors, scaled: their weighted mean is then the mean over those that hold an entry."""
-        if LEVELS not in server:
-            return uploads
         masks = [self._holds(server, upload) for upload in uploads]
         total = torch.zeros_like(masks[0])
         for upload, mask in zip(uploads, masks, strict=True):
             total.add_(mask, alpha=upload[0])
-        share = sum(weight for weight, _ in uploads) / total.clamp_(min=1e-300)
+        # Where nobody holds an entry all masks are 0.
+        share = sum(weight for weight, _ in uploads) / total.where(total > 0, 1)
         return [
             Upload(upload[0], self._scaled(server, upload, mask * share), upload.sender)
             for upload, mask in zip(uploads, masks, strict=True)
@@ -185,6 +183,11 @@ class HeteroFL(ClientWrapper, tag="heterofl"):
         held = server[LEVELS] < self.rates[upload.client % len(self.rates)]
         whole = _whole(upload[1], held)
         return {n: t * factor.to(t) if t.shape == factor.shape else t for n, t in whole.items()}
+
+
+def _held(server: Record, objective: Objective) -> Vector:
+    """Return the mask of what a client holds."""
+    return levels(objective) < float(server["rate"])
 
 
 def _classes(objective: Objective) -> Vector:

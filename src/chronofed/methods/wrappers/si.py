@@ -1,13 +1,14 @@
 """Synaptic intelligence."""
 
-from fnmatch import fnmatchcase
 from typing import ClassVar
 
 import msgspec
 import torch
+from torch import Tensor
 
 from chronofed.core.config import NonNegative, Positive
-from chronofed.core.types import Objective, Record, Vector
+from chronofed.core.types import Record, Vector
+from chronofed.methods.layers import layer_factors
 from chronofed.methods.local import Local, one_client
 from chronofed.methods.wrappers.base import ClientWrapper
 
@@ -82,10 +83,8 @@ class Si(ClientWrapper, tag="si"):
         self._follow(params, local)
         local.scratch.update(si_gradient=gradient.clone(), si_params=params.clone())
         local.scratch.setdefault("si_first", local.scratch["si_params"])
-        if "si_importance" in local.scratch:
-            away = params - local.scratch["si_anchor"]
-            gradient.addcmul_(local.scratch["si_importance"], away, value=2 * self.strength)
-        return gradient
+        away = params - local.scratch["si_anchor"]
+        return gradient.addcmul_(local.scratch["si_importance"], away, value=2 * self.strength)
 
     def finish(
         self, params: Vector, server: Record, client: Record, local: Local
@@ -94,18 +93,16 @@ class Si(ClientWrapper, tag="si"):
         self._follow(params, local)
         upload, state = self.backbone.finish(params, server, client, local)
         notes, same = local.scratch, int(client["si_key"]) == local.key
-        importance, anchor = self._held(client, local)
-        path = notes.get("si_path", torch.zeros_like(params))
-        moved = params - notes.get("si_first", params)
+        path, moved = notes["si_path"], params - notes["si_first"]
         own = {
-            "si_importance": importance,
-            "si_anchor": anchor,
+            "si_importance": notes["si_importance"],
+            "si_anchor": notes["si_anchor"],
             "si_path": client["si_path"] + path if same else path,
             "si_moved": client["si_moved"] + moved if same else moved,
             "si_end": params.clone(),
             "si_key": torch.full((1,), local.key),
         }
-        return upload, {**state, **own, "sources": _sources(client, local)}
+        return upload, {**state, **own, "sources": with_sources(client["sources"], local)}
 
     def _follow(self, params: Vector, local: Local) -> None:
         r"""Book the last step: :math:`\omega \gets \omega - g \Delta w`."""
@@ -121,19 +118,11 @@ class Si(ClientWrapper, tag="si"):
         if int(client["si_key"]) in (-1, local.key):
             return client["si_importance"], client["si_anchor"]
         new = client["si_path"] / client["si_moved"].square().add_(self.damping)
-        new.mul_(self._factors(local.objective, new))
+        new.mul_(layer_factors(self.layers, local.objective, new))
         return (client["si_importance"] + new).clamp_(0, self.largest), client["si_end"]
 
-    def _factors(self, objective: Objective, like: Vector) -> Vector:
-        factors = torch.zeros_like(like)
-        for name, span in objective.names.items():
-            matching = (f for pattern, f in self.layers.items() if fnmatchcase(name, pattern))
-            factors[span] = next(matching, 0.0)
-        return factors
 
-
-def _sources(client: Record, local: Local) -> Vector:
-    """Return the rows that the state was computed from, so that it can be deleted with them."""
+def with_sources(known: Tensor, local: Local) -> Tensor:
+    """Return the rows that a client's state was computed from, so that it can be deleted with them."""
     rows = one_client(local).samples.rows
-    known = client["sources"]
     return known if rows is None else torch.unique(torch.cat([known, rows]))
