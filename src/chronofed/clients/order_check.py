@@ -123,7 +123,8 @@ class OrderCheck:
             )
             answer = Client(self.method, first, None, self.objective, some, key=0).prepare()
             some_clients = range(max(0, clients - 3), clients)
-            uploads = [Upload(1.0, answer.upload, i) for i in some_clients]
+            # Others may hold another part of the model, so all are like this one.
+            uploads = [Upload(1.0, answer.upload, order.client) for _ in some_clients]
             server = backbone.begin(server, uploads)
         return backbone.address(backbone.broadcast(server), order.client)
 
