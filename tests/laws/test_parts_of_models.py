@@ -77,6 +77,7 @@ def after(task, scenario):
 
 
 @every
+@pytest.mark.some(4)
 def test_same_bits_again_resumed_in_any_order_and_on_threads(method, after, task):
     whole = after(method)
     assert same(after(method, start=decode(encode(after(method, 2)))), whole)
@@ -93,6 +94,7 @@ def test_processes_agree(method, after, task):
 
 
 @every
+@pytest.mark.some(3)
 def test_flower_ends_with_the_same_bits(method, world, after):
     """The check of orders and the screen of replies let honest ones pass, also those of a part of the model."""
     there = world(method)
@@ -111,6 +113,7 @@ def test_the_batched_engine_refuses(method, task):
 
 
 @every
+@pytest.mark.some(3)
 def test_clipped_without_a_bound_is_the_inner_backbone(method, after):
     inner = method.backbone
     bounds = {entry: 1e30 for entry in inner.upload_keys if entry != "delta"}

@@ -95,16 +95,17 @@ def really_cut(params, world, rate, scaler=True, present=None, decay=0.0, moment
     rows = world.at(0).visits[0].indices
     x, y = DATA.train.x[rows], DATA.train.y[rows]
     mask = torch.tensor([float(c in (present or ALL)) for c in ALL], dtype=torch.float64)
-    steps = torch.optim.SGD(cut, LR, momentum, weight_decay=decay)
+    speeds = [torch.zeros_like(part) for part in cut]
     for _ in range(STEPS):
         h = x
         for weight, bias in zip(cut[:-2:2], cut[1:-2:2], strict=True):
             h = functional.relu((h @ weight.T + bias) / (rate if scaler else 1))
         loss = functional.cross_entropy((h @ cut[-2].T + cut[-1]) * mask, y)
-        steps.zero_grad()
-        loss.backward()
-        steps.step()
-    return [tensor.detach() for tensor in cut]
+        slopes = torch.autograd.grad(loss, cut)
+        with torch.no_grad():
+            for part, slope, speed in zip(cut, slopes, speeds, strict=True):
+                part -= LR * speed.mul_(momentum).add_(slope + decay * part)
+    return [part.detach() for part in cut]
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.5, 0.3, 0.01])

@@ -68,7 +68,7 @@ def test_one_column_is_an_mlp(data):
         assert a.params[0] == 1.0
 
 
-@pytest.mark.parametrize("inner", [FedAvg(), FedProx(0.5), Scaffold()], ids=repr)
+@pytest.mark.parametrize("inner", [FedProx(0.5), Scaffold()], ids=repr)
 def test_old_and_unborn_columns_do_not_change_by_a_bit(inner, task):
     """Also with momentum, weight decay and terms of the inner backbone; the newest one changes every round."""
     ends = trained(task, Pnn(inner), 0, 0, 1, 1, 2, 2, **HARD)

@@ -78,7 +78,7 @@ def test_the_importance_of_a_quadratic(eta):
     there = QuadraticWorld(
         [[[([1.0, 4.0], [1.0, 8.0])], [([1.0, 1.0], [0.0, 0.0])]]], [{0: 0}, {0: 1}]
     )
-    *_, last = there.train(Method(Si(damping=1e-30)), 2, eta, 1500)
+    *_, last = there.train(Method(Si(damping=1e-30)), 2, eta, round(35 / eta))
     h = torch.tensor([1.0, 4.0], dtype=torch.float64)
     state = last.client_states[0].backbone_state
     torch.testing.assert_close(state["si_importance"], h / (2 - eta * h), rtol=1e-12, atol=0)
@@ -96,7 +96,7 @@ def test_without_strength_it_is_the_inner_backbone(inner):
 def test_strength_holds(strength):
     """The minimum of h w^2/2 - b w + c Omega (w - w~)^2, so much strength freezes; there is no factor 1/2."""
     alone = QuadraticWorld([PARTS[0]], [{0: 0}, {0: 1}])
-    first, second = alone.train(Method(Si(strength=strength, damping=1e-30)), 2, LR, 600)
+    first, second = alone.train(Method(Si(strength=strength, damping=1e-30)), 2, LR, 350)
     h, b = alone.mean(0, 1)
     omega = (old := alone.mean(0, 0)[0]) / (2 - LR * old)
     held = (b + 2 * strength * omega * first.params) / (h + 2 * strength * omega)

@@ -1,8 +1,9 @@
 """The layers of a model, found in the names and shapes of its parameters."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -39,7 +40,10 @@ class Layer:
 
 def matrix_layers(objective: Objective) -> list[Layer]:
     """Return all layers whose weights are a matrix or a kernel, in the order of their parameters."""
-    names, shapes = objective.names, objective.shapes
+    return _matrix_layers(objective.names, objective.shapes)
+
+
+def _matrix_layers(names: Mapping[str, slice], shapes: Mapping[str, torch.Size]) -> list[Layer]:
     found = []
     for name, shape in shapes.items():
         if len(shape) >= 2:
@@ -108,8 +112,15 @@ def levels(objective: Objective) -> Vector:
     Raises:
         IncompatibleError: If a matrix cannot follow the layer before it, so that nobody knows its inputs.
     """
-    layers = matrix_layers(objective)
-    size = max((span.stop for span in objective.names.values()), default=0)
+    return _levels(tuple(objective.shapes.items())).clone()
+
+
+@lru_cache(maxsize=16)
+def _levels(shapes: Sequence[tuple[str, torch.Size]]) -> Vector:
+    names, size = {}, 0
+    for name, shape in shapes:
+        names[name] = slice(size, size := size + shape.numel())
+    layers = _matrix_layers(names, dict(shapes))
     found, width = torch.zeros(size, dtype=torch.float64), 1
     for number, layer in enumerate(layers):
         cut = number + 1 < len(layers)
@@ -121,7 +132,7 @@ def levels(objective: Objective) -> Vector:
         if layer.bias is not None:
             found[layer.bias] = units
         width = layer.outputs
-    _vector_levels(found, objective.names, objective.shapes, layers)
+    _vector_levels(found, names, dict(shapes), layers)
     return found
 
 
