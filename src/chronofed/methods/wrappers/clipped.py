@@ -41,6 +41,10 @@ class Clipped(Wrapper, tag="clipped"):
     fedcurv       ``fisher``      curvature at the end; the client's own is not clipped
     fedcurv       ``pull``        curvature times the model at the end; likewise
     fedgate       ``per_length``  one over step size times number of steps
+    cwr           ``rows``        rows of the last layer, each times the share of its class
+    cwr           ``shares``      share of every class
+    additive      ``adaptive``    the client's own part; what it keeps is not clipped
+    heterofl      ``classes``     1 for every class that a client has; any bound will do
     ============  ==============  ===================================================================
 
     Not clipped, because no backbone sees them: the model's buffers, records of a memory on the server, and the

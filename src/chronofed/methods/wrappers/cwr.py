@@ -28,9 +28,11 @@ class Cwr(ClientWrapper, tag="cwr"):
     of its own mix of classes. Replayed samples count with their weight. The bias of the layer is held at 0:
     the heads of the public code have none. The other layers are the inner backbone's.
 
-    AR1 is ``cwr`` around ``si`` without importance on the last layer. A client sends the last layer once more,
-    and one number for each class. A regression has no classes: there it is the inner backbone. The batched
-    engine does not serve it. The noise of ``private`` is for rows and shares apart, and their quotient suffers.
+    AR1 is ``cwr`` around ``si`` without importance on the last layer: leave that layer out of an ``si`` inside,
+    since its end there is not its own. Put a server's optimiser (``fedopt``) inside too; around it, it would
+    move the rows. A client sends the last layer once more, and one number for each class. A regression has no
+    classes: there it is the inner backbone. The batched engine does not serve it. The noise of ``private`` is
+    for rows and shares apart, which makes three releases, and their quotient suffers.
 
     Attributes:
         backbone: The inner backbone.

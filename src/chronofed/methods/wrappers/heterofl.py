@@ -30,9 +30,11 @@ class HeteroFL(ClientWrapper, tag="heterofl"):
     logits of classes that a client lacks are 0, not minus infinity, and their rows of the last layer are
     neither trained nor averaged. The publication has clients of equal weight (``average = "clients"``).
 
-    Only what a client holds travels, so at rate *r* about :math:`r^2` of an MLP each way. Training costs as
-    much as the whole network here: the cut is an exact mask, not a smaller module. The server keeps two more
-    models. Rates drawn anew every round are not offered. A memory sees the cut network without the scaler.
+    Only what a client holds travels: at rate *r* about :math:`r^2` of a deep network, and *r* of one with a
+    single hidden layer. Training costs as much as the whole network here: the cut is an exact mask, not a
+    smaller module. The server keeps the width and the class of every entry. Rates drawn anew every round are
+    not offered. A memory sees the cut network without the scaler. Layers must follow each other in the order of
+    their parameters, as in all models here but ``progressive``.
 
     BatchNorm is refused where a client is cut (the publication computes its statistics once, at the end):
     choose another normalisation. Groups of GroupNorm keep their size, so cut between them. The batched engine

@@ -32,8 +32,10 @@ class Pnn(ClientWrapper, tag="pnn"):
     they show the newest column, also on older data sets.
 
     A client keeps the numbers of its data sets. All columns travel, and their number is fixed: there is no
-    growth to save. A server's optimiser (``fedopt`` around it) moves frozen columns. With another model it is
-    the inner backbone. The batched engine does not serve it. Columns of ResNets are not offered.
+    growth to save. A server's optimiser (``fedopt`` around it) moves frozen columns, and ``cwr`` around it
+    takes a wrong layer for the last. With another model it is the inner backbone. The batched engine does not
+    serve it. Columns of ResNets are not offered: parameters grow with the square of the number of columns.
+    Connections are the sum above; the publication's adapters are not offered either.
 
     Attributes:
         backbone: The inner backbone.

@@ -30,7 +30,8 @@ class Si(ClientWrapper, tag="si"):
         \Omega \gets \max\Big(0,\; \Omega + \frac{\omega}{D^2 + \xi}\Big), \qquad
         f(w) + c \sum_k \Omega_k (w_k - \tilde w_k)^2.
 
-    There is no factor 1/2. On :math:`h w^2/2` with steps :math:`\eta` the importance tends to
+    The gradient is the inner backbone's, before its ``direction``; with a memory it has the remembered past in
+    it. There is no factor 1/2. On :math:`h w^2/2` with steps :math:`\eta` the importance tends to
     :math:`h / (2 - \eta h)`. Between visits the server moves the model: that is no part of the path or of *D*.
     So the data sets of a client are its tasks, and a data set that comes back is a new task.
 
