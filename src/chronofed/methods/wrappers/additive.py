@@ -34,9 +34,9 @@ class Additive(ClientWrapper, tag="additive"):
     ones of other clients, a penalty against drift, and a head for every task. This stands in for it.
 
     Two models travel each way, a client keeps three, and the server one for every client. A memory sees the
-    shared model. A client whose sample is deleted starts anew with :math:`A_i = 0`, and the server's copy follows with
-    its next visit; that of a deleted client goes at once. The batched engine does not serve it, nor does
-    ``private``, which hides who sent what.
+    shared model. A client whose sample is deleted starts anew with :math:`A_i = 0`, and the server's copy
+    follows with its next visit; that of a deleted client goes at once. The batched engine does not serve it,
+    nor does ``private``, which hides who sent what.
 
     Attributes:
         backbone: The inner backbone.
