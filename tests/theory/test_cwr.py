@@ -148,6 +148,22 @@ def test_the_other_layers_are_the_inner_backbones():
     torch.testing.assert_close(2 * steps[0], steps[1], rtol=0, atol=1e-15)
 
 
+def test_the_inner_backbone_sees_no_step_of_the_last_layer():
+    """So its norms, controls and momentum do not depend on rows that the server consolidates."""
+    names, seen = task("double_mlp").objective().names, []
+
+    class Spy(FedAvg, tag="test-cwr-spy"):
+        def aggregate(self, server, uploads):
+            seen.extend(upload["delta"] for _, upload in uploads)
+            return super().aggregate(server, uploads)
+
+    trained(Cwr(Spy()), 2, task("double_mlp"))
+    for delta in seen:
+        assert not delta[names["fc.weight"]].any()
+        assert not delta[names["fc.bias"]].any()
+        assert delta[names["features.fc1.weight"]].any()
+
+
 def test_ar1_is_cwr_around_si_without_the_head():
     """Nothing of SI's importance is on the head, and it is bounded."""
     inner = Si(damping=1e-7, largest=0.001, layers={"fc.*": 0.0, "*": 1.0})

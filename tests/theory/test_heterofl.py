@@ -41,7 +41,15 @@ def double_mlp(shape, classes):
     return Mlp(HIDDEN).build(shape, classes).double()
 
 
+def double_sigmoid(shape, classes):
+    model = double_mlp(shape, classes)
+    for number in (1, 2):
+        setattr(model.features, f"relu{number}", torch.nn.Sigmoid())
+    return model
+
+
 TASK = Classification(DATA, Custom(f"{__name__}:double_mlp"))
+SIGMOID = Classification(DATA, Custom(f"{__name__}:double_sigmoid"))
 
 
 class World:
@@ -70,10 +78,10 @@ class World:
 ALL = (0, 1, 2)
 
 
-def trained(backbone, world, rounds=1, start=None, average="clients", **settings):
+def trained(backbone, world, rounds=1, start=None, average="clients", on=TASK, **settings):
     train = Train(lr=LR, steps=STEPS, batch_size="full", **settings)
     method = Method(backbone, average=average)
-    return [*run(method, world, TASK, rounds=rounds, train=train, start=start)]
+    return [*run(method, world, on, rounds=rounds, train=train, start=start)]
 
 
 def tensors(params):
@@ -84,7 +92,9 @@ def tensors(params):
 LAYERS = ("features.fc1", "features.fc2", "fc")
 
 
-def really_cut(params, world, rate, scaler=True, present=None, decay=0.0, momentum=0.0):
+def really_cut(
+    params, world, rate, scaler=True, present=None, decay=0.0, momentum=0.0, bend=functional.relu
+):
     """Train a network of the first units of each layer with torch, and return its tensors."""
     whole, units = tensors(params), [5, *(-int(-rate * n // 1) for n in HIDDEN), 3]
     cut = [
@@ -99,7 +109,7 @@ def really_cut(params, world, rate, scaler=True, present=None, decay=0.0, moment
     for _ in range(STEPS):
         h = x
         for weight, bias in zip(cut[:-2:2], cut[1:-2:2], strict=True):
-            h = functional.relu((h @ weight.T + bias) / (rate if scaler else 1))
+            h = bend((h @ weight.T + bias) / (rate if scaler else 1))
         loss = functional.cross_entropy((h @ cut[-2].T + cut[-1]) * mask, y)
         slopes = torch.autograd.grad(loss, cut)
         with torch.no_grad():
@@ -128,6 +138,17 @@ def test_a_cut_client_is_a_network_really_cut(rate, how):
         outside = torch.ones_like(got[name], dtype=torch.bool)
         outside[corner] = False
         assert torch.equal(got[name][outside], before[name][outside]), name
+
+
+def test_a_cut_unit_that_is_not_0_sends_nothing_on():
+    """A sigmoid of nothing is a half, whose weights must stay cut."""
+    start, alone = SIGMOID.initial(0)[0], World(ALL)
+    (last,) = trained(HeteroFL(rates=(0.5,)), alone, on=SIGMOID)
+    parts = really_cut(start, alone, 0.5, bend=torch.sigmoid)
+    got = tensors(last.params)
+    for name, want in zip(("features.fc1.weight", "fc.weight"), (parts[0], parts[-2]), strict=True):
+        corner = tuple(slice(n) for n in want.shape)
+        torch.testing.assert_close(got[name][corner], want, rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize("present", [(0,), (0, 2)], ids=str)
