@@ -97,13 +97,18 @@ from chronofed.methods.weighting import RoundWeights as RoundWeights
 from chronofed.methods.weighting import Timeline as Timeline
 from chronofed.methods.weighting import Uniform as Uniform
 from chronofed.methods.weighting.optimal import optimal as optimal_weights
+from chronofed.methods.wrappers import Additive as Additive
 from chronofed.methods.wrappers import AGem as AGem
 from chronofed.methods.wrappers import Balanced as Balanced
 from chronofed.methods.wrappers import Clipped as Clipped
 from chronofed.methods.wrappers import Compressed as Compressed
+from chronofed.methods.wrappers import Cwr as Cwr
 from chronofed.methods.wrappers import FedOpt as FedOpt
 from chronofed.methods.wrappers import Gem as Gem
+from chronofed.methods.wrappers import HeteroFL as HeteroFL
+from chronofed.methods.wrappers import Pnn as Pnn
 from chronofed.methods.wrappers import Private as Private
+from chronofed.methods.wrappers import Si as Si
 from chronofed.models.classification import Classification as Classification
 from chronofed.models.layers import Scale as Scale
 from chronofed.models.losses import Absolute as Absolute
@@ -123,6 +128,7 @@ from chronofed.models.zoo import Cnn1d as Cnn1d
 from chronofed.models.zoo import Custom as Custom
 from chronofed.models.zoo import Linear as Linear
 from chronofed.models.zoo import Mlp as Mlp
+from chronofed.models.zoo import Progressive as Progressive
 from chronofed.models.zoo import ResNet18 as ResNet18
 from chronofed.reports.figures.scenario import draw_scenario as draw_scenario
 from chronofed.runs.checkpoint import decode as decode_snapshot

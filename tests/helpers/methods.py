@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from chronofed import Backbone, FedRep, Generative, Memory, Method, Optimal, Private
+from chronofed import Backbone, FedRep, Generative, HeteroFL, Memory, Method, Optimal, Private
 from chronofed.core.spec_io import alternatives
 
 # The project's own parts; tests define others.
@@ -19,6 +19,8 @@ BACKBONES = [
     for cls in alternatives(Backbone).values()
     if cls.__module__.startswith(SHIPPED) and not getattr(cls, "private", False)
 ]
+# HeteroFL refuses BatchNorm in a network that it cuts.
+NORMALISED = [HeteroFL(rates=(1.0,)) if isinstance(b, HeteroFL) else b for b in BACKBONES]
 # Private does not go with everything; with little noise it learns.
 PRIVATE = Private(noise=0.02)
 MEMORIES = [

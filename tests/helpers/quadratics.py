@@ -26,6 +26,10 @@ class QuadraticObjective:
     def names(self):
         return {f"w{k}": slice(k, k + 1) for k in range(self.d)}
 
+    @property
+    def shapes(self):
+        return {name: torch.Size([1]) for name in self.names}
+
     def losses(self, params, batch):
         h, b = batch.x.unbind(1)
         return (h * params**2 / 2 - b * params).sum(1) + 1  # (n,)

@@ -8,7 +8,7 @@ from chronofed import Adaptive, Classification, FedAvg, Method, Mime, Scaffold, 
 from chronofed.engines import ProcessEngine, ThreadEngine
 from chronofed.models.zoo import Custom
 from chronofed.runs.checkpoint import decode, encode
-from tests.helpers.methods import BACKBONES, MEMORIES, every_method, method, name
+from tests.helpers.methods import MEMORIES, NORMALISED, every_method, method, name
 from tests.helpers.world import same
 
 ROUNDS = 3
@@ -60,7 +60,7 @@ def test_the_number_of_workers_does_not_matter(memory, kind, workers, train_for,
 
 @pytest.mark.some(7)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("backbone", BACKBONES, ids=name)
+@pytest.mark.parametrize("backbone", NORMALISED, ids=name)
 def test_buffers_agree_too(backbone, kind, train_for, engines, normalised):
     engine = engines(kind, task=normalised)
     result = train_for(Method(backbone), ROUNDS, engine=engine, task=normalised)

@@ -36,7 +36,15 @@ from chronofed.models.zoo import Custom
 from chronofed.runs.checkpoint import decode, encode
 from chronofed.scenarios import Schedule
 from tests.helpers.engines import ShuffledWorkers
-from tests.helpers.methods import BACKBONES, MEMORIES, PRIVATE, method, name, quick_pairs
+from tests.helpers.methods import (
+    BACKBONES,
+    MEMORIES,
+    NORMALISED,
+    PRIVATE,
+    method,
+    name,
+    quick_pairs,
+)
 from tests.helpers.methods import every_method as methods
 from tests.helpers.world import same
 
@@ -57,7 +65,7 @@ def with_dropout(shape: tuple[int, ...], classes: int) -> nn.Module:
     )
 
 
-@pytest.mark.parametrize("backbone", BACKBONES, ids=name)
+@pytest.mark.parametrize("backbone", NORMALISED, ids=name)
 @pytest.mark.some(8)
 def test_dropout_and_batch_norm_give_the_same_bits_too(backbone, train_for, data):
     task = Classification(data, Custom(f"{__name__}:with_dropout"))

@@ -211,7 +211,7 @@ def test_bad_headers_are_refused_in_one_line(header, problem):
         {**HEADER["order"], "train": {"lr": -1}},
         {**HEADER["order"], "seed": "x"},
         {**HEADER["order"], "past": {"present": 1.0}},
-        {**HEADER["order"], "past": {**HEADER["order"]["past"], "spans": [[0, 2], [5, 7]]}},
+        {**HEADER["order"], "past": {**HEADER["order"]["past"], "spans": [[3, 5], [0, 2]]}},
         {**HEADER["order"], "past": {**HEADER["order"]["past"], "spans": [[0, 4]]}},
     ],
     ids=range(8),

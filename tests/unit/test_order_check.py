@@ -30,7 +30,7 @@ from chronofed.core.errors import RunError
 from chronofed.core.limits import read_json
 from chronofed.core.types import Batch
 from chronofed.methods.backbones.base import Upload
-from chronofed.methods.surrogate import Surrogate
+from chronofed.methods.surrogate import Quadratic, Surrogate
 
 
 @pytest.fixture
@@ -119,6 +119,17 @@ def test_wrong_numbers_are_refused(ordered):
     other = ClientState({"velocity": torch.zeros(18)})
     assert "control: missing" in check.problem(order, "train", other)
     assert check.problem(order, "train", ClientState()) is None  # a deletion took it
+
+
+def test_a_quadratic_beyond_the_model_is_refused(ordered):
+    """A message cannot tell: it may hold a part of the model."""
+    check, order = ordered(Method())
+    size = len(order.server["params"])
+    for stop, problem in ((size, None), (size + 1, "past: the quadratic surrogate does not fit")):
+        vectors = torch.ones(2), torch.ones(2)
+        past = Surrogate(quadratic=Quadratic((slice(stop - 2, stop),), (1.0,), *vectors))
+        found = check.problem(replace(order, past=past), "train", None)
+        assert found is None if problem is None else found.startswith(problem)
 
 
 def test_time_is_limited(task):

@@ -74,6 +74,11 @@ class Client:
     timer: PhaseTimer = field(default_factory=PhaseTimer)
     uses_global_rng: bool = True
 
+    def __post_init__(self) -> None:
+        server = self.method.backbone.receive(self.order.server, self.objective)
+        if server is not self.order.server:
+            object.__setattr__(self, "order", replace(self.order, server=server))
+
     def prepare(self) -> Result:
         """Answer the exchange that begins a round; the client state does not change."""
         self.objective.buffers = self.order.buffers

@@ -20,7 +20,7 @@ from chronofed.clients.state import ClientState
 from chronofed.core.config import Config, Count, Positive
 from chronofed.core.errors import RunError
 from chronofed.core.types import Batch, Objective, Record, Samples, Vector
-from chronofed.methods.backbones.base import Upload
+from chronofed.methods.backbones.base import Upload, first_server_state
 from chronofed.methods.local import Train
 from chronofed.methods.method import Method
 from chronofed.methods.surrogate import Quadratic, Surrogate, Teacher
@@ -106,7 +106,8 @@ class OrderCheck:
 
     def _first_order(self, order: Order, exchange: Exchange, clients: int) -> Record:
         backbone, params = self.method.backbone, self.objective.flat.read()
-        server = backbone.draw(backbone.init_server(params, clients), 0, 0)
+        server = first_server_state(backbone, params, clients, self.objective)
+        server = backbone.draw(server, 0, 0)
         if exchange == "train" and backbone.two_phase:
             # BatchNorm needs more than one sample.
             some = self.samples[torch.zeros(2, dtype=torch.int64)]
@@ -123,7 +124,8 @@ class OrderCheck:
             answer = Client(self.method, first, None, self.objective, some, key=0).prepare()
             some_clients = range(max(0, clients - 3), clients)
             upload = backbone.unpack(answer.upload, params)
-            uploads = [Upload(1.0, upload, i) for i in some_clients]
+            # Others may hold another part of the model, so all are like this one.
+            uploads = [Upload(1.0, upload, order.client) for _ in some_clients]
             server = backbone.begin(server, uploads)
         return backbone.address(backbone.broadcast(server), order.client)
 
@@ -151,6 +153,8 @@ class OrderCheck:
         return None if problem is None else f"past: {problem}"
 
     def _wrong_quadratic(self, quadratic: Quadratic) -> str | None:
+        if quadratic.spans and quadratic.spans[-1].stop > self.objective.flat.size:
+            return "the quadratic surrogate does not fit the model"
         width = sum(span.stop - span.start for span in quadratic.spans)
         spec = TensorSpec(self.objective.flat.read().dtype, (width,))
         return (

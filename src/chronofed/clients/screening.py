@@ -29,6 +29,7 @@ from chronofed.methods.method import Method
 Factor = Annotated[float, msgspec.Meta(gt=1, le=LARGEST)]
 MIN_REPLIES = 3
 """Replies that a cohort needs for its median to count."""
+_Form = tuple[Exchange, tuple[tuple[str | int, ...], ...]]
 MAX_CHARACTERS = 40
 """Characters of a client's text that a message quotes."""
 
@@ -102,7 +103,7 @@ class Screen:
     objective: Objective
     sample: Samples
     settings: Screening = field(default_factory=Screening)
-    _specs: dict[Exchange, dict[str, TensorSpec]] = field(init=False, default_factory=dict)
+    _specs: dict[_Form, dict[str, TensorSpec]] = field(init=False, default_factory=dict)
     _norms: dict[str, deque[float]] = field(init=False, default_factory=dict)
 
     @classmethod
@@ -198,13 +199,15 @@ class Screen:
 
     def _expected(self, order: Order, exchange: Exchange) -> dict[str, TensorSpec]:
         """Return the expected tensors, from two dry runs: axes that differ depend on the number of samples."""
-        if exchange not in self._specs:
+        # Clients that are sent parts of different sizes answer with them, too.
+        form = exchange, tuple((name, *t.shape) for name, t in order.server.items())
+        if form not in self._specs:
             one, other = (_tensors(self._dry_run(order, exchange, n)) for n in (2, 3))
             fixed = {f"record.{name}" for name in self.method.memory.constants}
-            self._specs[exchange] = {
+            self._specs[form] = {
                 place: tensor_spec(one[place], other[place], place in fixed) for place in one
             }
-        return self._specs[exchange]
+        return self._specs[form]
 
     def _dry_run(self, order: Order, exchange: Exchange, copies: int) -> Result:
         """Run one step of a client on a few copies of the sample; BatchNorm needs more than one."""

@@ -221,7 +221,7 @@ def _decode_order(request: Request, records: Mapping[str, Record], method: Metho
     if params.dim() != 1:
         raise MessageError(f"the model has {params.dim()} axes instead of one")
     if order.past is not None and order.past.quadratic is not None:
-        _check_spans(order.past.quadratic, len(params))
+        _check_spans(order.past.quadratic)
     return order
 
 
@@ -271,10 +271,10 @@ def _decode_teachers(settings: PastSettings, record: Record) -> tuple[Teacher, .
     )
 
 
-def _check_spans(quadratic: Quadratic, size: int) -> None:
-    """Refuse spans that do not fit the model: they would fail far from here, or change the wrong parameters."""
+def _check_spans(quadratic: Quadratic) -> None:
+    """Refuse spans that do not fit their vectors; whether they fit the model, the check of the order says."""
     edges = [edge for span in quadratic.spans for edge in (span.start, span.stop)]
-    inside = edges == sorted(edges) and (not edges or (edges[0] >= 0 and edges[-1] <= size))
+    inside = edges == sorted(edges) and (not edges or edges[0] >= 0)
     width = sum(span.stop - span.start for span in quadratic.spans)
     fits = quadratic.linear.shape == quadratic.diagonal.shape == (width,)
     if not inside or not fits or len(quadratic.scale) != len(quadratic.spans):

@@ -15,7 +15,7 @@ from chronofed.clients.order_check import OrderCheck, OrderLimits, with_time_lim
 from chronofed.clients.state import ClientState
 from chronofed.clients.store import ClientStore
 from chronofed.core.errors import ChronofedError, DataError, SpecError
-from chronofed.core.types import Samples
+from chronofed.core.types import Record, Samples
 from chronofed.data.client_source import ClientData, Source
 from chronofed.data.dataset import Dataset
 from chronofed.engines.base import one_thread
@@ -121,7 +121,7 @@ class SourceData:
         # Without classes it is a regression.
         dataset = Dataset("own", data.samples, nothing, self.source.classes)
         objective = experiment.task(dataset).objective()
-        _check_size(objective, order)
+        _check_size(objective, experiment.method.backbone.receive(order.server, objective), order)
         return RoundData(data.samples, client_store.alias(data.key), objective, data)
 
 
@@ -188,7 +188,6 @@ class ClientNode:
                 return Message.unpack(packed)
             data = self.provider(experiment, order, client_store)
             state = _after_deletions(experiment, order, client_store.client_state())
-            client = self._client(experiment.method, order, state, data)
             check = OrderCheck(
                 experiment.method, experiment.train, data.objective, data.samples, self.limits
             )
@@ -196,6 +195,7 @@ class ClientNode:
             problem = check.problem(order, exchange, state)
             if problem is not None:
                 raise MessageError(f"order {request.name}: {problem}")
+            client = self._client(experiment.method, order, state, data)
             if exchange == "prepare":
                 return write_result(request, client.prepare())
             result, client_state = client.serve()
@@ -212,9 +212,9 @@ class ClientNode:
         return Client(method, order, state, objective, data.samples, data.key)
 
 
-def _check_size(objective: TorchObjective, order: Order) -> None:
+def _check_size(objective: TorchObjective, server: Record, order: Order) -> None:
     """Refuse to train if the model has another size than the server's."""
-    here, there = objective.flat.size, len(order.server["params"])
+    here, there = objective.flat.size, len(server["params"])
     if here != there:
         raise DataError(
             f"client {order.client}: the features and classes of its source make a model of {here} parameters, "

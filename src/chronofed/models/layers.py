@@ -57,6 +57,59 @@ class Transpose(nn.Module):
         return x.transpose(-1, -2)
 
 
+class Column(nn.Module):
+    """One column of a progressive network: the layers of an MLP, and connections from earlier columns.
+
+    Args:
+        widths: Inputs, hidden layers and outputs.
+        earlier: Number of columns before it.
+    """
+
+    def __init__(self, widths: tuple[int, ...], earlier: int) -> None:
+        super().__init__()
+        names = [f"fc{number}" for number in range(1, len(widths) - 1)] + ["fc"]
+        for name, inputs, outputs in zip(names, widths, widths[1:], strict=False):
+            self.add_module(name, nn.Linear(inputs, outputs))
+        for name, inputs, outputs in zip(names[1:], widths[1:], widths[2:], strict=False):
+            rows = [nn.Linear(inputs, outputs, bias=False) for _ in range(earlier)]
+            self.add_module(f"from_{name}", nn.ModuleList(rows))
+        self.names = tuple(names)
+
+    def forward(self, x: Tensor, earlier: list[list[Tensor]]) -> list[Tensor]:
+        """Return the outputs of all layers; ``earlier`` has those of the columns before."""
+        outputs: list[Tensor] = []
+        for number, name in enumerate(self.names):
+            x = self.get_submodule(name)(x)
+            if number:
+                connections = self.get_submodule(f"from_{name}").children()
+                for connection, column in zip(connections, earlier, strict=True):
+                    x = x + connection(column[number - 1])
+            x = x if name == "fc" else functional.relu(x)
+            outputs.append(x)
+        return outputs
+
+
+class ProgressiveNetwork(nn.Module):
+    """The module of :class:`~chronofed.models.zoo.Progressive`: columns, and a gate that weighs them."""
+
+    def __init__(self, widths: tuple[int, ...], columns: int) -> None:
+        super().__init__()
+        self.scale = Scale()
+        self.columns = nn.ModuleList(Column(widths, earlier) for earlier in range(columns))
+        gate = torch.zeros(columns)
+        gate[0] = 1
+        self.gate = nn.Parameter(gate)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits ``(b, classes)``."""
+        x = self.scale(x, self.gate.dtype).flatten(1)
+        outputs: list[list[Tensor]] = []
+        for column in self.columns:
+            outputs.append(column(x, outputs))
+        weighed = [weight * own[-1] for weight, own in zip(self.gate, outputs, strict=True)]
+        return torch.stack(weighed).sum(0)
+
+
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions with a shortcut."""
 

@@ -18,7 +18,7 @@ from torch import nn
 from chronofed.core.config import Count, Integer, Kind, Number
 from chronofed.core.errors import SpecError
 from chronofed.core.user_code import import_name, user_code
-from chronofed.models.layers import Classifier, Norm, ResNet, Transpose
+from chronofed.models.layers import Classifier, Norm, ProgressiveNetwork, ResNet, Transpose
 
 
 class ModelSettings(Kind):
@@ -54,6 +54,25 @@ class Mlp(ModelSettings, tag="mlp"):
             layers |= {f"fc{number}": nn.Linear(width, hidden), f"relu{number}": nn.ReLU()}
             width = hidden
         return Classifier(layers, width, classes)
+
+
+class Progressive(ModelSettings, tag="progressive"):
+    """A progressive network: columns of fully connected layers, each with connections from those before it.
+
+    The backbone ``pnn`` trains one column after the other. A column is an ``mlp``; a gate, one number for each
+    column, weighs their outputs. Parameters grow with the square of the number of columns.
+
+    Attributes:
+        columns: Number of columns.
+        hidden: Widths of the hidden layers of a column.
+    """
+
+    columns: Count = 3
+    hidden: tuple[Count, ...] = (200,)
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Build all columns; the gate is at the first."""
+        return ProgressiveNetwork((math.prod(shape), *self.hidden, classes), self.columns)
 
 
 class Cnn(ModelSettings, tag="cnn"):

@@ -16,6 +16,7 @@ from chronofed.data.dataset import Dataset, EvaluateOn
 from chronofed.data.holdout import with_validation
 from chronofed.data.preparation import Settled
 from chronofed.engines.auto import EngineChoice, choose
+from chronofed.methods.backbones.base import first_server_state
 from chronofed.methods.method import check, check_buffers, check_samples
 from chronofed.models.supervised import SupervisedTask
 from chronofed.runs.identity import digest_data, identify
@@ -69,7 +70,9 @@ class BuiltRun:
         if self.start is None:
             return None
         method, (params, buffers) = self.experiment.method, self.start.values(self.task)
-        server = method.backbone.init_server(params, self.scenario.clients)
+        server = first_server_state(
+            method.backbone, params, self.scenario.clients, self.task.objective()
+        )
         return Snapshot(0, server, buffers, weighting_state=method.weights.init())
 
     @property

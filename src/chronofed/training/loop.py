@@ -17,7 +17,13 @@ from chronofed.core.timing import PhaseTimer
 from chronofed.core.types import Record, Task, Vector
 from chronofed.engines.base import Engine, StatefulEngine, one_thread
 from chronofed.engines.serial import SerialEngine
-from chronofed.methods.backbones.base import Bench, Upload, Uploads, weighted_mean
+from chronofed.methods.backbones.base import (
+    Bench,
+    Upload,
+    Uploads,
+    first_server_state,
+    weighted_mean,
+)
 from chronofed.methods.local import Train
 from chronofed.methods.memories import MemoryItem, Moment
 from chronofed.methods.method import Method, check, check_buffers, check_samples
@@ -100,7 +106,7 @@ def run(  # noqa: PLR0913 - one place for all parts of a run
     engine = engine or SerialEngine(task, timer=timer)
     if start is None:
         params, buffers = task.initial(seed)
-        state = method.backbone.init_server(params, scenario.clients)
+        state = first_server_state(method.backbone, params, scenario.clients, task.objective())
         start = Snapshot(0, state, buffers, weighting_state=method.weights.init())
     else:
         start = replace(start, server=method.backbone.enrol(start.server, scenario.clients))

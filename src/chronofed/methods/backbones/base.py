@@ -144,6 +144,10 @@ class Backbone(Kind, kw_only=True):
         """Return the first server state, for a number of clients; it always has the entry ``params``."""
         return {"params": params.clone()}
 
+    def init_layers(self, server: Record, objective: Objective) -> Record:
+        """Add what depends on the layers of the model to the first server state; by default nothing."""
+        return server
+
     def enrol(self, server: Record, clients: int) -> Record:
         """Return the server state for another number of clients: some may have joined since."""
         return server
@@ -161,10 +165,14 @@ class Backbone(Kind, kw_only=True):
         return server
 
     def address(self, sent: Record, client: int) -> Record:
-        """Return what one client is sent, of what travels; it has the entry ``params``, too.
+        """Return what one client is sent, of what travels; it has the entry ``params``, too, perhaps packed.
 
         Only an axis that is empty in the first round may change its length.
         """
+        return sent
+
+    def receive(self, sent: Record, objective: Objective) -> Record:
+        """Restore on the client what :meth:`address` packed: ``params`` is then the whole vector."""
         return sent
 
     def draw(self, server: Record, seed: int, round_: int) -> Record:
@@ -236,3 +244,10 @@ class Backbone(Kind, kw_only=True):
     def report(self, rounds: int) -> dict[str, float]:
         """Return measures of the run after a number of rounds."""
         return {}
+
+
+def first_server_state(
+    backbone: Backbone, params: Vector, clients: int, objective: Objective
+) -> Record:
+    """Return the state of the server before the first round."""
+    return backbone.init_layers(backbone.init_server(params, clients), objective)

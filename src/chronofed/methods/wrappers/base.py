@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from chronofed.core.stacking import stacked
-from chronofed.core.types import Record, Vector
+from chronofed.core.types import Objective, Record, Vector
 from chronofed.methods.backbones.base import Backbone, Bench, Uploads, plain_gradient
 from chronofed.methods.backbones.fedavg import FedAvg
 from chronofed.methods.local import Local, Train
@@ -31,6 +31,20 @@ class Computed(_Inner):
 
     def __get__(self, wrapper: "Wrapper | None", owner: type) -> Any:
         return super().__get__(wrapper, owner) if wrapper is None else self._compute(wrapper)
+
+
+class Added(_Inner):
+    """What the inner backbone declares, and more names.
+
+    Args:
+        names: The wrapper's own.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def __get__(self, wrapper: "Wrapper | None", owner: type) -> Any:
+        return (*super().__get__(wrapper, owner), *self._names)
 
 
 class Wrapper(Backbone):
@@ -61,6 +75,10 @@ class Wrapper(Backbone):
         """As the inner backbone."""
         return self.backbone.init_server(params, clients)
 
+    def init_layers(self, server: Record, objective: Objective) -> Record:
+        """As the inner backbone; other entries are kept."""
+        return {**server, **self.backbone.init_layers(server, objective)}
+
     def enrol(self, server: Record, clients: int) -> Record:
         """As the inner backbone; other entries are kept."""
         return {**server, **self.backbone.enrol(server, clients)}
@@ -80,6 +98,10 @@ class Wrapper(Backbone):
     def address(self, sent: Record, client: int) -> Record:
         """As the inner backbone."""
         return self.backbone.address(sent, client)
+
+    def receive(self, sent: Record, objective: Objective) -> Record:
+        """As the inner backbone."""
+        return self.backbone.receive(sent, objective)
 
     def prepare(self, server: Record, local: Local) -> Record:
         """As the inner backbone."""
@@ -132,6 +154,25 @@ class Wrapper(Backbone):
     def report(self, rounds: int) -> dict[str, float]:
         """As the inner backbone."""
         return self.backbone.report(rounds)
+
+
+class ClientWrapper(Wrapper):
+    """A wrapper that leaves the step of the server to its inner backbone, with its ``server_lr``.
+
+    Attributes:
+        backbone: The inner backbone.
+        server_lr: Unused: set that of the inner backbone.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.server_lr != 1.0:
+            name = type(self).__name__
+            raise ValueError(f"{name}.server_lr: set server_lr of the inner backbone instead")
+
+    def aggregate(self, server: Record, uploads: Uploads) -> Record:
+        """As the inner backbone."""
+        return self.backbone.aggregate(server, uploads)
 
 
 def parts(backbone: Backbone) -> tuple[Backbone, ...]:

@@ -45,6 +45,10 @@ class Clipped(Wrapper, tag="clipped"):
     q-ffl         ``per_lr``      one over the learning rate
     afl           ``loss``        mean loss at the server's model
     fedglomo      ``change``      difference of the updates of two models
+    cwr           ``rows``        rows of the last layer, each times the share of its class
+    cwr           ``shares``      share of every class
+    additive      ``adaptive``    the client's own part; what it keeps is not clipped
+    heterofl      ``classes``     1 for every class that a client has; any bound will do
     ============  ==============  ===================================================================
 
     Not clipped, because no backbone sees them: the model's buffers, records of a memory on the server, and the

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from chronofed.core.config import NonNegative
-from chronofed.core.errors import SpecError
+from chronofed.core.errors import IncompatibleError, SpecError
 from chronofed.core.seeds import entropy, torch_generator
 from chronofed.core.types import Record
 from chronofed.methods.accountant import combined, epsilon
@@ -110,6 +110,13 @@ class Private(Clipped, tag="private"):
         weights = [weight for weight, _ in uploads]
         if min(weights) != max(weights):
             raise SpecError("method.average: Private needs clients of equal weight: 'clients'")
+        if len({(n, t.shape) for _, record in uploads for n, t in record.items()}) > len(
+            uploads[0][1]
+        ):
+            raise IncompatibleError(
+                "method.backbone: clients send parts of different sizes, of which Private cannot release "
+                "the mean; choose another backbone, or none that is private"
+            )
         clipped = self._clipped(uploads)
         mean = {
             entry: self._noisy(weighted_mean(clipped, entry), entry, len(uploads), server, exchange)

@@ -4,24 +4,17 @@ from abc import abstractmethod
 from dataclasses import replace
 
 from chronofed.core.types import Batch, Record, Vector
-from chronofed.methods.backbones.base import Uploads
 from chronofed.methods.local import ClientLocal, Local, one_client
-from chronofed.methods.wrappers.base import Wrapper
+from chronofed.methods.wrappers.base import ClientWrapper
 
 
-class Projected(Wrapper):
+class Projected(ClientWrapper):
     """A backbone whose gradients of the present samples are projected by those of the kept ones.
 
     Attributes:
         backbone: The inner backbone.
         server_lr: Unused: set that of the inner backbone.
     """
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.server_lr != 1.0:
-            name = type(self).__name__
-            raise ValueError(f"{name}.server_lr: set server_lr of the inner backbone instead")
 
     @abstractmethod
     def project(self, gradient: Vector, params: Vector, local: ClientLocal) -> Vector:
@@ -42,10 +35,6 @@ class Projected(Wrapper):
     ) -> tuple[Record, Record]:
         """As the inner backbone, on the present samples alone."""
         return self.backbone.finish(params, server, client, present_alone(local))
-
-    def aggregate(self, server: Record, uploads: Uploads) -> Record:
-        """As the inner backbone."""
-        return self.backbone.aggregate(server, uploads)
 
 
 def present_alone(local: Local) -> ClientLocal:
