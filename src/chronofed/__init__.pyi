@@ -56,12 +56,17 @@ from chronofed.methods.backbones import Scaffold as Scaffold
 from chronofed.methods.backbones.base import Bench as Bench
 from chronofed.methods.backbones.base import Upload as Upload
 from chronofed.methods.backbones.base import weighted_mean as weighted_mean
+from chronofed.methods.clusters import Assignment as Assignment
+from chronofed.methods.clusters import Block as Block
+from chronofed.methods.clusters import Centres as Centres
+from chronofed.methods.clusters import Scores as Scores
 from chronofed.methods.detectors import BetaRatio as BetaRatio
 from chronofed.methods.detectors import Detector as Detector
 from chronofed.methods.detectors import LossJump as LossJump
 from chronofed.methods.detectors import PageHinkley as PageHinkley
 from chronofed.methods.local import Local as Local
 from chronofed.methods.local import Train as Train
+from chronofed.methods.memories import Concepts as Concepts
 from chronofed.methods.memories import CoreSet as CoreSet
 from chronofed.methods.memories import Distil as Distil
 from chronofed.methods.memories import Ewc as Ewc
@@ -101,6 +106,7 @@ from chronofed.methods.wrappers import Additive as Additive
 from chronofed.methods.wrappers import AGem as AGem
 from chronofed.methods.wrappers import Balanced as Balanced
 from chronofed.methods.wrappers import Clipped as Clipped
+from chronofed.methods.wrappers import Clusters as Clusters
 from chronofed.methods.wrappers import Compressed as Compressed
 from chronofed.methods.wrappers import Cwr as Cwr
 from chronofed.methods.wrappers import FedOpt as FedOpt

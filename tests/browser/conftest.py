@@ -83,7 +83,7 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     for seed in (0, 1):
         write_run(folder / f"plain-{seed}", "FedAvg", seed)
-        write_run(folder / f"core-{seed}", "CFL-Core-Set", seed, memory=20)
+        write_run(folder / f"core-{seed}", "CFL-Core-Set", seed, memory=20, models=3)
     write_run(folder / "evil", EVIL, rounds=100)
     return folder
 

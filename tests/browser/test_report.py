@@ -33,7 +33,7 @@ def test_it_opens_from_a_file_without_a_request(tab, report):
     page = watched.open(report)
     assert [url for url in watched.requests if url != report] == []
     assert page.title() == "A report"
-    assert page.locator("section").count() == 7
+    assert page.locator("section").count() == 8
     assert page.locator("table.summary tbody tr").count() == 3
 
 
@@ -261,3 +261,18 @@ def test_without_scripts_the_summary_is_there(chromium, report):
     page.goto(report)
     assert "FedAvg" in page.inner_text("noscript table")
     context.close()
+
+
+def test_models_that_clients_follow_are_colours_with_names(tab, report):
+    page = tab().open(report)
+    canvas = page.locator("#clusters canvas")
+    canvas.scroll_into_view_if_needed()
+    for colour in (BLUE, ORANGE):
+        assert canvas.evaluate(NEAR, colour) > 200
+    canvas.focus()
+    for key in ("ArrowRight", "ArrowDown"):
+        page.keyboard.press(key)
+    assert "client 1, round 8" in page.locator(".tooltip").inner_text()
+    assert "none" in page.locator(".tooltip").inner_text()
+    page.locator("#clusters details summary").click()
+    assert "model 2" in page.locator("#clusters details").inner_text()

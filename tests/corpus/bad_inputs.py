@@ -625,7 +625,7 @@ TABLE_OF_CASES = r"""
 2 | init table.csv -o new.toml --period 50 | Table.period does not fit column 'day', which holds dates: use '50 days'
 2 | doctor extra | unrecognized arguments: extra
 2 | doctor --data | --data: expected one argument
-2 | methods extra | methods extra: no such backbone, memory, weights or detector
+2 | methods extra | methods extra: no such backbone, memory, weights, detector or assignment
 2 | methods --fly | unrecognized arguments: --fly
 2 | nqm --preset p9 | --preset: invalid choice: 'p9'
 2 | nqm --settings nothing | --settings: unknown setting 'NOTHING'

@@ -11,7 +11,7 @@ from chronofed.training.summary import summarise
 EVIL = "<script>alert(1)</script>"
 
 
-def write_run(path, name, seed=0, rounds=160, memory=None, finish=True, periods=True):
+def write_run(path, name, seed=0, rounds=160, memory=None, finish=True, periods=True, models=0):
     """A run as it might be: accuracies that rise, data sets that are forgotten without a memory."""
     draw = random.Random(f"{name}{seed}")
     settings = {"method": Method(memory=CoreSet(memory))} if memory else {}
@@ -19,7 +19,7 @@ def write_run(path, name, seed=0, rounds=160, memory=None, finish=True, periods=
     run = RunDirectory.create(
         path, experiment.resolved(), {"python": "3.11", "command": ["chronofed"]}
     )
-    history, lines, weights = [], [], []
+    history, lines, weights, clusters = [], [], [], []
     for t in range(4, rounds + 1, 4):
         level = (0.8 if memory else 0.7) * (1 - math.exp(-t / 30)) + draw.uniform(-0.02, 0.02)
         history.append(
@@ -42,6 +42,9 @@ def write_run(path, name, seed=0, rounds=160, memory=None, finish=True, periods=
                 "held": [[c, k, [[c, 1.0]]] for c, k in pairs], "tested": [20] * len(pairs),
                 "basis": "classes", "pairs": len(pairs),
             })  # fmt: skip
+        if models:
+            of = [-1 if t < 20 * c else (t // 40 + c) % models for c in range(5)]
+            clusters.append({"round": t, "models": [*range(models)], "of": of})
         if memory:
             weights.append(
                 {"round": t, "present": 2 / t, "past": [(1 - 2 / t) / t] * min(t, 20), "older": 0.0}
@@ -50,6 +53,7 @@ def write_run(path, name, seed=0, rounds=160, memory=None, finish=True, periods=
         ("metrics", history),
         ("period_accuracy", lines),
         ("round_weights", weights),
+        ("clusters", clusters),
     ):
         (path / f"{kind}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in content))
     run.describe_scenario(

@@ -3,6 +3,7 @@
 import torch
 
 from chronofed import Dataset, Samples, Snapshot
+from chronofed.methods.clusters.table import followed
 from chronofed.runs.checkpoint import encode
 
 
@@ -35,3 +36,19 @@ def slopes(seed: int = 0, dtype: torch.dtype = torch.float32) -> Dataset:
         return Samples(x.to(dtype), (x @ weights + 0.1 * noise).to(dtype))
 
     return Dataset("slopes", draw(1200), draw(300), ())
+
+
+def scores_of(task, scenario, snapshot: Snapshot) -> list:
+    """Score the model on the test set; of several models each client's on the data set that it trained on last.
+
+    Where clients with other classes follow other models, none of these learns all classes.
+    """
+    several = followed(snapshot.server)
+    if several is None:
+        pairs = [(snapshot.params, task.data.test)]
+    else:
+        models, places, _ = several
+        visits = scenario.at(snapshot.round - 1).visits
+        pairs = [(models[places[i]], task.samples(v.indices)) for i, v in visits.items()]
+    objective = task.objective()
+    return [task.score(objective, params, snapshot.buffers, some) for params, some in pairs]

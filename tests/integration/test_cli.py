@@ -206,7 +206,8 @@ def test_one_method(call):
     code, _, err = call("methods", "fedcrv")
     assert code == 2
     assert (
-        "methods fedcrv: no such backbone, memory, weights or detector; did you mean fedcurv" in err
+        "methods fedcrv: no such backbone, memory, weights, detector or assignment; did you mean fedcurv"
+        in err
     )
     assert "list all with: chronofed methods" in call("methods", "zzzz")[2]
 

@@ -152,6 +152,8 @@ def test_every_method_agrees_with_the_serial_engine_or_is_refused(method, dtype)
         step = "start" if backbone in OWN_START else "gradient"
         reason = f"{backbone}.{step} is not declared to work on stacked clients (@stacked)"
         assert unsupported(method, TASKS[dtype]) == reason
+    elif method.backbone.several_models:
+        assert unsupported(method, TASKS[dtype]).startswith(f"{backbone}.")
     elif method.memory.teaches:
         reason = f"{name(method.memory)} recalls teachers, which the kernel does not read"
         assert unsupported(method, TASKS[dtype]) == reason

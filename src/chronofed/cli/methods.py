@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from chronofed.core.config import Kind
 
 GROUP = "settings and data"
-HELP = "list backbones, memories, weights and detectors, or show one"
+HELP = "list the parts of methods: backbones, memories ...; or show one"
 
 # Longer lines of text are hard to read.
 WIDEST = 80
@@ -34,8 +34,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def families() -> "Mapping[str, type[Kind]]":
-    """Return the base class of each part of a method, and of the detectors that parts may hold."""
+    """Return the base class of each part of a method, and of what parts may hold: detectors and assignments."""
     from chronofed.methods.backbones import Backbone
+    from chronofed.methods.clusters import Assignment
     from chronofed.methods.detectors import Detector
     from chronofed.methods.memories import Memory
     from chronofed.methods.weighting import RoundWeights
@@ -45,6 +46,7 @@ def families() -> "Mapping[str, type[Kind]]":
         "memory": Memory,
         "weights": RoundWeights,
         "detector": Detector,
+        "assignment": Assignment,
     }
     return parts
 
@@ -83,7 +85,9 @@ def find(
         return known[names.index(wanted)]
     near = get_close_matches(wanted, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "list all with: chronofed methods"
-    raise SpecError(f"methods {wanted}: no such backbone, memory, weights or detector; {hint}")
+    raise SpecError(
+        f"methods {wanted}: no such backbone, memory, weights, detector or assignment; {hint}"
+    )
 
 
 def _list(known: "Sequence[tuple[str, str, type[Kind]]]") -> None:
@@ -111,9 +115,9 @@ def _table(family: str, rows: Sequence[Mapping[str, Any]], longest: int) -> "Tab
 
 
 def _stateless(row: Mapping[str, Any]) -> str:
-    if "backbone" in row["settings"]:
-        return "as inner"
-    return "yes" if row["stateless"] else "no"
+    if not row["stateless"]:
+        return "no"
+    return "as inner" if "backbone" in row["settings"] else "yes"
 
 
 def _show(part: "tuple[str, str, type[Kind]]", as_json: bool) -> None:
@@ -222,7 +226,8 @@ def _costs(family: str, cls: type[Any]) -> dict[str, Any] | None:
     """Measure a part in a method that is plain otherwise.
 
     Returns:
-        ``None`` for a detector, which is no part of a method by itself, and if the part has required settings.
+        ``None`` for a detector or an assignment, which are no parts of a method by themselves, and if the part
+        has required settings.
     """
     from dataclasses import asdict
 
@@ -231,7 +236,9 @@ def _costs(family: str, cls: type[Any]) -> dict[str, Any] | None:
     from chronofed.methods.method import Method
     from chronofed.studies.costs import costs
 
-    if family == "detector" or any(field.required for field in msgspec.structs.fields(cls)):
+    if family in ("detector", "assignment") or any(
+        field.required for field in msgspec.structs.fields(cls)
+    ):
         return None
     # Private backbones need the plain mean over clients.
     return asdict(costs(Method(**{family: cls()}, average="clients")))

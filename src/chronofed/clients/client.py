@@ -200,12 +200,22 @@ class Client:
         if memory.location == "none":
             return client_state, {}
         observed = observed or self._observe(params)
-        record = observed.record
+        record = {**observed.record, **self._preview()}
         if memory.location != "client" or not record:
             return client_state, record
         new = MemoryItem(order.round, order.client, self.key, len(self.samples), record)
         items = memory.retain(client_state.items, [new], observed.generator)
         return replace(client_state, items=items), record
+
+    def _preview(self) -> Record:
+        """Let the memory note something of the present with the model that arrived."""
+        memory, order, trained = self.method.memory, self.order, self.objective.buffers
+        if not memory.previews:
+            return {}
+        self.objective.buffers = order.buffers
+        noted = memory.preview(self.objective, order.server["params"], self.samples)
+        self.objective.buffers = trained
+        return noted
 
     def _probe(self, record: Record) -> Record:
         """Return what round weights need to learn their constants: the gradient at the server's model."""

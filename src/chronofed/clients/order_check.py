@@ -102,7 +102,7 @@ class OrderCheck:
         # Enough clients that this one is among them.
         least = max(2, order.client + 1)
         one, other = (self._first_order(order, exchange, n) for n in (least, least + 1))
-        return {name: tensor_spec(one[name], other[name]) for name in one}
+        return {name: _growing(one[name], other[name]) for name in one}
 
     def _first_order(self, order: Order, exchange: Exchange, clients: int) -> Record:
         backbone, params = self.method.backbone, self.objective.flat.read()
@@ -210,9 +210,10 @@ def _unlike(expected: Mapping[str, Tensor | None], kept: Mapping[str, Tensor | N
     return None
 
 
-def _growing(first: Tensor) -> TensorSpec:
-    """Return the form of a tensor in a client state: an axis that is empty at first may have any length."""
-    return TensorSpec(first.dtype, tuple(n or None for n in first.shape))
+def _growing(first: Tensor, other: Tensor | None = None) -> TensorSpec:
+    """Return the form of a tensor from its first value: an axis that is empty at first may have any length."""
+    spec = tensor_spec(first, other)
+    return replace(spec, shape=tuple(n or None for n in spec.shape))
 
 
 def with_time_limit(objective: TorchObjective, limit_s: float) -> Objective:

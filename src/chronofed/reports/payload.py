@@ -29,6 +29,9 @@ MOST_POINTS = 600
 CELLS = 50_000
 PAIRS = 9_000
 COLUMNS_OF_WEIGHTS = 60
+# Columns and rows of a table of several models.
+COLUMNS_OF_CLUSTERS = 120
+CLIENTS_OF_CLUSTERS = 100
 # Bytes of all scenarios together.
 SCENARIO_BYTES = 130_000
 
@@ -255,6 +258,25 @@ def _weights_of(number: int, run: RunView, lines: list[dict[str, Any]]) -> dict[
     }
 
 
+def _clusters(page: Page) -> dict[str, Any]:
+    """The model that each client followed over time, of the first run of experiments with several models."""
+    records = [(number, run, run.record("clusters")) for number, run in page.first_runs]
+    return {"clusters": [_clusters_of(*entry) for entry in records if entry[2]]}
+
+
+def _clusters_of(number: int, run: RunView, lines: list[dict[str, Any]]) -> dict[str, Any]:
+    chosen = [lines[k] for k in evenly_spaced(len(lines), COLUMNS_OF_CLUSTERS)]
+    return {
+        "group": number,
+        "label": run.label,
+        "names": run.directory.scenario().get("client_names", [])[:CLIENTS_OF_CLUSTERS],
+        "clients": len(lines[-1]["of"]),
+        "rounds": [line["round"] for line in chosen],
+        "models": [len(line["models"]) for line in chosen],
+        "of": [line["of"][:CLIENTS_OF_CLUSTERS] for line in chosen],
+    }
+
+
 def _run_id(number: int, run: RunView) -> str:
     return f"{number}:{run.spec.get('seed', 0)}"
 
@@ -308,6 +330,7 @@ SECTIONS: dict[str, Callable[[Page], dict[str, Any]]] = {
     "curves": _curves,
     "forgetting": _forgetting,
     "weights": _weights,
+    "clusters": _clusters,
     "scenario": _scenario,
     "settings": _settings,
     "environment": _environment,

@@ -28,6 +28,7 @@ from chronofed.data.encoding import encoded_names
 from chronofed.data.forecast import Forecast
 from chronofed.data.preparation import Preparation
 from chronofed.data.table import Table
+from chronofed.methods.clusters.table import followed
 from chronofed.models.description import ColumnNames, DType, ModelDescription, PersonalModel
 from chronofed.models.objective import TorchObjective
 from chronofed.models.personal import PERSONAL, personal_path
@@ -106,13 +107,17 @@ def _write_weights(
 
 
 def _personal(built: BuiltRun, snapshot: Snapshot) -> Iterator[tuple[str, Vector, Vector]]:
-    """Yield name, parameters and buffers of every personal model."""
-    names = _clients(built)
-    for client in sorted(snapshot.client_states):
-        state = snapshot.client_states[client].backbone_state
+    """Yield name, parameters and buffers of every client's own model, or of the one that it follows."""
+    names, several = _clients(built), followed(snapshot.server)
+    models, places, _ = several or (snapshot.params[None], {}, [])
+    for client in sorted({*snapshot.client_states, *places}):
+        known = client in snapshot.client_states
+        state = snapshot.client_states[client].backbone_state if known else {}
+        name = names[client] if client < len(names) else str(client)
         if "personal" in state:
-            name = names[client] if client < len(names) else str(client)
             yield name, state["personal"], state.get("buffers", snapshot.buffers)
+        elif client in places:
+            yield name, models[places[client]], snapshot.buffers
 
 
 def describe_model(built: BuiltRun, snapshot: Snapshot) -> ModelDescription:

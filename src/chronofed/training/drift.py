@@ -79,7 +79,7 @@ def _latest_items(snapshot: Snapshot, most: int) -> Iterator[MemoryItem]:
         past.setdefault(item.client, []).append(item)
     for client in sorted({*past, *snapshot.client_states}):
         own = snapshot.client_states[client].items if client in snapshot.client_states else ()
-        known = [k for k in (*past.get(client, ()), *own) if k.key >= 0]
+        known = [k for k in (*past.get(client, ()), *own) if k.key >= 0 and k.size]
         yield from sorted(known, key=_latest_first)[:most]
 
 

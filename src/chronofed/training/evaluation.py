@@ -14,6 +14,7 @@ from chronofed.core.seeds import numpy_generator
 from chronofed.core.types import Samples
 from chronofed.core.user_code import in_one_line, user_traceback
 from chronofed.engines.base import one_thread
+from chronofed.methods.clusters.table import followed
 from chronofed.methods.method import Method
 from chronofed.models.supervised import Score, SupervisedTask
 from chronofed.scenarios.base import Scenario
@@ -113,6 +114,22 @@ class EvaluationContext:
     def personal(self) -> dict[str, float]:
         """Accuracy of personal models and of the global one beside them, where there are personal models."""
         return self._evaluator.score_personal(self.snapshot, self.rows, self.test)
+
+    @cached_property
+    def clusters(self) -> dict[str, float]:
+        """Accuracy of the models that clients follow and of the main one beside them, if there are several."""
+        return self._evaluator.score_clusters(self.snapshot, self.rows, self.test)
+
+    @property
+    def followers(self) -> dict[str, Any]:
+        """The number of the model that every client follows, -1 for none; empty if there is only one."""
+        found = followed(self.snapshot.server)
+        if found is None:
+            return {}
+        _, places, numbers = found
+        line = [numbers[places[i]] if i in places else -1 for i in range(self.scenario.clients)]
+        models = sorted(number for number in numbers if number >= 0)
+        return {"round": self.snapshot.round, "models": models, "of": line}
 
     @cached_property
     def reported(self) -> dict[str, float]:
@@ -314,11 +331,30 @@ class Evaluator:
                 score = self.scorer.score(state["personal"], buffers, samples)
                 own.append(self._client_accuracy(i, rows, score))
                 shared.append(self._client_accuracy(i, rows, test))
-        # A client without test samples of its own cannot be measured.
+        return self._averaged(personal=own, client=shared)
+
+    def score_clusters(
+        self, snapshot: Snapshot, rows: EvaluatedRows, test: Score
+    ) -> dict[str, float]:
+        """Score the models that clients follow, each on its followers' parts of the samples."""
+        found = followed(snapshot.server)
+        if found is None:
+            return {}
+        models, places, _ = found
+        score = {
+            place: self.scorer.score(models[place], snapshot.buffers, rows.samples)
+            for place in sorted(set(places.values()))
+        }
+        tested = [(i, place) for i, place in places.items() if len(rows.of_client(i))]
+        own = [self._client_accuracy(i, rows, score[place]) for i, place in tested]
+        shared = [self._client_accuracy(i, rows, test) for i, _ in tested]
+        return self._averaged(cluster=own, client=shared)
+
+    def _averaged(self, **named: list[float | None]) -> dict[str, float]:
+        """Return the means over clients; one without test samples of its own cannot be measured."""
         what = "mae" if self.accuracy_history.lower else "accuracy"
-        named = {f"personal_{what}": own, f"client_{what}": shared}
         measured = {key: [a for a in found if a is not None] for key, found in named.items()}
-        return {key: float(np.mean(found)) for key, found in measured.items() if found}
+        return {f"{key}_{what}": float(np.mean(found)) for key, found in measured.items() if found}
 
     def _client_accuracy(self, client: int, rows: EvaluatedRows, score: Score) -> float | None:
         if rows.period is None:

@@ -186,12 +186,24 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         key="client_accuracy",
         title="Accuracy of the global model on clients' own classes",
-        description="accuracy of the global model on the same mix, where there are personal models",
+        description="accuracy of the global model on the same mix, where there are personal or several models",
         unit="fraction",
         better="higher",
         shown={"curves": 13, "summary": 12},
         task="classification",
-        compute=lambda evaluation: evaluation.personal.get("client_accuracy"),
+        compute=lambda evaluation: (evaluation.clusters | evaluation.personal).get(
+            "client_accuracy"
+        ),
+    ),
+    Measure(
+        key="cluster_accuracy",
+        title="Accuracy of the models that clients follow",
+        description="accuracy of several global models, each on the mix of classes of its own clients",
+        unit="fraction",
+        better="higher",
+        shown={"curves": 51, "summary": 51},
+        task="classification",
+        compute=lambda evaluation: evaluation.clusters.get("cluster_accuracy"),
     ),
     Measure(
         key="estimated_client_drift_sq",

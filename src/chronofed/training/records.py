@@ -37,4 +37,5 @@ RECORDS = (
     Record("period_error", lambda evaluation: periods(evaluation, "error")),
     Record("round_weights", lambda evaluation: evaluation.round_weights),
     Record("breakdown", lambda evaluation: evaluation.breakdown),
+    Record("clusters", lambda evaluation: evaluation.followers),
 )

@@ -151,12 +151,23 @@ REGRESSION_MEASURES: tuple[Measure, ...] = (
     Measure(
         key="client_mae",
         title="Mean absolute error of the global model on clients' own test rows",
-        description="mean absolute error of the global model on the same rows, where there are personal models",
+        description="mean absolute error of the global model on the same rows, where there are personal or "
+        "several models",
         unit="target",
         better="lower",
         task="regression",
         shown={"curves": 15, "summary": 26},
-        compute=lambda evaluation: evaluation.personal.get("client_mae"),
+        compute=lambda evaluation: (evaluation.clusters | evaluation.personal).get("client_mae"),
+    ),
+    Measure(
+        key="cluster_mae",
+        title="Mean absolute error of the models that clients follow",
+        description="mean absolute error of several global models, each on its own clients' test rows",
+        unit="target",
+        better="lower",
+        task="regression",
+        shown={"curves": 52, "summary": 52},
+        compute=lambda evaluation: evaluation.clusters.get("cluster_mae"),
     ),
     Measure(
         key="forgetting_mae",

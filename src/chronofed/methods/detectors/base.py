@@ -1,7 +1,7 @@
 """The contract of a detector."""
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -17,6 +17,8 @@ class Detector(Kind):
     holding one among its settings, and its state among its own.
     """
 
+    finds: ClassVar[Literal["rise", "fall"]] = "rise"
+    """The change that it finds: pass the negatives of numbers that change the other way."""
     reference: ClassVar[str] = ""
     """The paper that introduced the method."""
 

@@ -42,6 +42,7 @@ class BetaRatio(Detector, tag="beta-ratio"):
         limit: Most numbers to keep, at least twice the window; the oldest leave.
     """
 
+    finds: ClassVar[Literal["rise", "fall"]] = "fall"
     reference: ClassVar[str] = (
         "Casado et al. (2021), Concept Drift Detection and Adaptation for Federated and Continual Learning"
     )

@@ -1,6 +1,7 @@
 """Memories: approximations of past objectives."""
 
 from chronofed.methods.memories.base import Memory, MemoryItem, Moment, timeline
+from chronofed.methods.memories.concepts import Concepts
 from chronofed.methods.memories.coreset import CoreSet
 from chronofed.methods.memories.distil import Distil
 from chronofed.methods.memories.ewc import Ewc
@@ -9,6 +10,7 @@ from chronofed.methods.memories.generative import Generative
 from chronofed.methods.memories.taylor import Taylor
 
 __all__ = [
+    "Concepts",
     "CoreSet",
     "Distil",
     "Ewc",

@@ -72,6 +72,9 @@ class Memory(Kind):
     teaches: ClassVar[bool] = False
     """Whether it recalls teachers (:class:`~chronofed.methods.surrogate.Teacher`)."""
 
+    previews: ClassVar[bool] = False
+    """Whether it notes something of the present before training (:meth:`preview`)."""
+
     def check(self, objective: Objective, params: Vector, samples: Samples) -> None:
         """Raise :class:`~chronofed.core.errors.SpecError` before training if it does not fit the model."""
 
@@ -80,6 +83,10 @@ class Memory(Kind):
         self, objective: Objective, params: Vector, samples: Samples, generator: Generator
     ) -> Record:
         """Return what to keep of the present, after local training; empty to keep nothing."""
+
+    def preview(self, objective: Objective, params: Vector, samples: Samples) -> Record:
+        """Return what to add to the record from the model that arrived, if it ``previews``."""
+        return {}
 
     def observe_together(
         self,

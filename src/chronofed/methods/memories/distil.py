@@ -91,6 +91,15 @@ class Distil(Memory, tag="distil"):
         """As the inner memory."""
         return self.memory.synthetic
 
+    @property
+    def previews(self) -> bool:  # type: ignore[override]
+        """As the inner memory."""
+        return self.memory.previews
+
+    def preview(self, objective: Objective, params: Vector, samples: Samples) -> Record:
+        """As the inner memory."""
+        return self.memory.preview(objective, params, samples)
+
     def check(self, objective: Objective, params: Vector, samples: Samples) -> None:
         """Check that the form fits the model and its loss, and whatever the inner memory checks."""
         self.memory.check(objective, params, samples)

@@ -5,6 +5,7 @@ from chronofed.methods.wrappers.agem import AGem
 from chronofed.methods.wrappers.balanced import Balanced
 from chronofed.methods.wrappers.base import Wrapper
 from chronofed.methods.wrappers.clipped import Clipped
+from chronofed.methods.wrappers.clusters import Clusters
 from chronofed.methods.wrappers.compressed import Compressed
 from chronofed.methods.wrappers.cwr import Cwr
 from chronofed.methods.wrappers.fedopt import FedOpt
@@ -19,6 +20,7 @@ __all__ = [
     "Additive",
     "Balanced",
     "Clipped",
+    "Clusters",
     "Compressed",
     "Cwr",
     "FedOpt",

@@ -49,6 +49,10 @@ class Clipped(Wrapper, tag="clipped"):
     cwr           ``shares``      share of every class
     additive      ``adaptive``    the client's own part; what it keeps is not clipped
     heterofl      ``classes``     1 for every class that a client has; any bound will do
+    clusters      ``scores``      by ``scores``: one plus the score of every model, in the extra exchange
+    clusters      ``baseline``    by ``scores``: one plus the score after training
+    clusters      ``votes``       by ``centres``: share of samples near each centre, in the extra exchange
+    clusters      ``feature``     by ``centres``: mean feature, in the extra exchange
     ============  ==============  ===================================================================
 
     Not clipped, because no backbone sees them: the model's buffers, records of a memory on the server, and the
@@ -79,8 +83,9 @@ class Clipped(Wrapper, tag="clipped"):
                 raise ValueError(f"{name}.bounds: {_unknown(entry, inner, others)}")
         for entry in others:
             if entry not in self.bounds:
-                msg = f"{name}.bounds: {inner} also sends {entry}; bound it: bounds = {{ {entry} = 10.0 }}"
-                raise ValueError(msg)
+                sender = next(p for p in reversed(parts(self.backbone)) if entry in p.upload_keys)
+                what = f"{type(sender).__name__} also sends {entry}"
+                raise ValueError(f"{name}.bounds: {what}; bound it: bounds = {{ {entry} = 10.0 }}")
 
     def __hash__(self) -> int:
         # A dict cannot be hashed.
@@ -106,11 +111,13 @@ class Clipped(Wrapper, tag="clipped"):
 
     def _clipped(self, uploads: Uploads) -> Uploads:
         return [
-            Upload(
-                upload[0], {n: clip(v, self._bound(n)) for n, v in upload[1].items()}, upload.sender
-            )
+            Upload(upload[0], {n: self._short(n, v) for n, v in upload[1].items()}, upload.sender)
             for upload in uploads
         ]
+
+    def _short(self, entry: str, vector: Tensor) -> Tensor:
+        """Clip a vector; whole numbers, which name something, stay as they are."""
+        return clip(vector, self._bound(entry)) if vector.is_floating_point() else vector
 
     def _bound(self, entry: str) -> float:
         """Return the bound of an entry.

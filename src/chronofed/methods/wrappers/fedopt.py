@@ -53,6 +53,9 @@ class FedOpt(_Cautious, tag="fedopt"):
         if any(isinstance(part, FedOpt) for part in parts(self.backbone)):
             msg = "FedOpt.backbone: a FedOpt in a FedOpt; one optimiser on the server is enough"
             raise ValueError(msg)
+        if self.backbone.several_models:
+            msg = "FedOpt.backbone: it has several models, and FedOpt would step one; put FedOpt inside it"
+            raise ValueError(msg)
 
     def init_server(self, params: Vector, clients: int) -> Record:
         """Return the inner state, plus the optimiser's own under ``opt_`` names."""

@@ -69,13 +69,14 @@ class Private(Clipped, tag="private"):
     randomness: Literal["seed", "system"] = "seed"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        # Before the bounds: no bound would help.
         if self.backbone.names_clients:
-            inner = type(next(p for p in parts(self.backbone) if p.names_clients)).__name__
+            inner = type([p for p in parts(self.backbone) if p.names_clients][-1]).__name__
             raise ValueError(
                 f"Private.backbone: {inner} must know which client sent an upload, which Private hides; choose "
                 "another backbone"
             )
+        super().__post_init__()
 
     __hash__ = Clipped.__hash__
 

@@ -150,7 +150,7 @@ def _figure(
         for place, group in enumerate(groups):
             corner = (place * (each + 0.5), top)
             when = f"round {group.round}" + (
-                f", {names.data_set(group.key)}" if names.periods else ""
+                f", {names.data_set(group.key)}" if group.key < len(names.periods) else ""
             )
             axes.text(corner[0], top - 0.06, when, fontsize=6, va="bottom", **about)
             _draw_group(axes, group, corner, (low, high), classes)

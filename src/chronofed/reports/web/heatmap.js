@@ -22,7 +22,7 @@ cf.Heatmap = class {
     cf.repaintOnResize(this.node, () => this.paint());
   }
 
-  // content: rows and columns (labels), value(row, column) -> null | 0..1, ramp, bands (rows a label is for), dots
+  // content: rows and columns (labels), value(row, column) -> null | 0..1, ramp, bands (rows a label is for), dots, categories (values are numbers of colours)
   update(content) {
     Object.assign(this, content);
     this.canvas.setAttribute("aria-label", `${this.label}: ${this.rows.length} rows, ${this.columns.length} columns. Arrow keys read cells.`);
@@ -79,7 +79,7 @@ cf.Heatmap = class {
           context.fill();
           context.globalAlpha = 1;
         } else {
-          context.fillStyle = value == null ? empty : cf.ramp(stops, value);
+          context.fillStyle = value == null ? empty : this.categories ? cf.series(value) : cf.ramp(stops, value);
           context.fillRect(x, y, cell - gap, tall - gap);
         }
       }

@@ -77,6 +77,37 @@ cf.weights = () => {
   };
 };
 
+cf.clusters = () => {
+  const node = cf.el("div"), bar = cf.el("div", { class: "bar" }), note = cf.el("p", { class: "soft" });
+  let runs = [], chosen = 0;
+  const run = () => runs[chosen], shown = () => Math.max(...run().of.map((models) => models.length));
+  const clientName = (r) => run().names[r] ?? `client ${r}`;
+  const value = (r, c) => { const model = run().of[c][r] ?? -1; return model < 0 ? null : model; };
+  const modelName = (r, c) => (value(r, c) == null ? "none" : `model ${value(r, c)}`);
+  const heatmap = new cf.Heatmap({
+    label: "Models that clients follow",
+    describe: (r, c) => [`${clientName(r)}, round ${run().rounds[c]}`, modelName(r, c), `${run().models[c]} models in use`],
+  });
+  const table = cf.asTable(() => [["client", ...run().rounds.map((round) => `round ${round}`)], Array.from({ length: shown() }, (_, r) => [clientName(r), ...run().rounds.map((_, c) => modelName(r, c))])], "Models that clients follow");
+  node.append(bar, cf.el("figure", {}, heatmap.node, table), note);
+  const draw = () => {
+    heatmap.update({ rows: Array.from({ length: shown() }, (_, r) => clientName(r)), columns: run().rounds.map(String), categories: true, value });
+    const hidden = run().clients - shown();
+    note.textContent = `A row is a client, a column an evaluation, a colour a model; colours repeat after eight models.${hidden > 0 ? ` ${hidden} further clients are not shown.` : ""}`;
+    table.refill();
+  };
+  return {
+    node,
+    update(content) {
+      runs = content.clusters;
+      if (!runs.length) return;
+      chosen = Math.min(chosen, runs.length - 1);
+      bar.replaceChildren(cf.select("Run", runs.map((one, k) => [k, one.label]), chosen, (k) => { chosen = Number(k); draw(); }));
+      draw();
+    },
+  };
+};
+
 cf.scenario = () => {
   const node = cf.el("div"), bar = cf.el("div", { class: "bar" });
   let all = [], inAll = 0, chosen = 0, counts = [], most = 1;
@@ -171,6 +202,11 @@ cf.addSection({
   id: "weights", title: "Round weights", make: cf.weights, has: (content) => content.weights.length,
   about: "The weight of the present and of each remembered data set, newest first; mean over clients.",
   absent: "Nothing is remembered in these runs: the present has all the weight.",
+});
+cf.addSection({
+  id: "clusters", title: "Who followed which model, when", make: cf.clusters, has: (content) => content.clusters.length,
+  about: "The model of each client. A number is never used twice; models that were merged go on under the oldest number.",
+  absent: "These runs have one global model.",
 });
 cf.addSection({
   id: "scenario", title: "Scenario", make: cf.scenario, has: (content) => content.scenarios.length,
