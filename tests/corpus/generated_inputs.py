@@ -17,6 +17,16 @@ WRONG = {
     str: ("5", "true", "[]"),
     bool: ("5", '"text"', "[]", "nan"),
 }
+# Parts that hold the sections of other parts.
+HOLDERS = {
+    "method.memory.curvature": ("method.memory.kind=taylor",),
+    "method.memory.detector": ("method.memory.kind=concepts",),
+    "method.backbone.assign": ("method.backbone.kind=clusters",),
+    "method.backbone.assign.detector": (
+        "method.backbone.kind=clusters",
+        "method.backbone.assign.kind=scores",
+    ),
+}
 # Sections that only a client's own file has.
 ELSEWHERE = "source"
 
@@ -43,12 +53,11 @@ def _case(section: Section, settings: type[Any], name: str, value: str) -> Case:
     table = f"{{{kind}{name}={value}}}"
     if not section.place:
         override = f"{name}={value}"
-    elif section.place == "method.memory.curvature":
-        override = f'method.memory={{kind="taylor",curvature={table}}}'
     else:
         override = f"{section.place}={f'[{table}]' if section.many else table}"
     place = f"{section.place}{'[0]' * section.many}.{name}".lstrip(".")
-    return Case(2, f"run spec.toml -s '{override}'", place)
+    overrides = (*HOLDERS.get(section.place, ()), override)
+    return Case(2, " ".join(["run spec.toml", *(f"-s '{one}'" for one in overrides)]), place)
 
 
 def bad_values(hint: Any) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from chronofed import (
     Mime,
     MimeLite,
     Private,
+    QFfl,
     Scaffold,
     Stateless,
     Taylor,
@@ -32,8 +33,8 @@ from tests.laws.test_batched import ONE_BY_ONE, TASKS, check
 UNBOUNDED = 1e30
 PLAIN = [b for b in BACKBONES if not isinstance(b, Wrapper)]
 INNER = [*PLAIN, FedOpt(Scaffold())]
-# Private hides who sent an upload, and these ask.
-NAMELESS = [b for b in INNER if not b.names_clients]
+# Private has only a mean of the uploads, and does not say who sent them.
+NAMELESS = [b for b in INNER if not b.names_clients and not b.needs_each]
 # Quick are a backbone that has a state, one with two phases, and one inside another.
 SOME = [
     b if isinstance(b, Scaffold | Mime | FedOpt) else pytest.param(b, marks=pytest.mark.product)
@@ -130,9 +131,15 @@ def test_the_seed_of_the_noise_neither_travels_nor_stays(inner, train_for, task)
 
 
 def test_private_refuses_what_asks_who_sent_an_upload():
-    for inner, its_name in ((Afl(), "Afl"), (FedOpt(Afl()), "FedOpt")):
-        reason = rf"^Private\.backbone: {its_name} must know which client sent an upload"
+    for inner in (Afl(), FedOpt(Afl())):
+        reason = r"^Private\.backbone: Afl must know which client sent an upload"
         with pytest.raises(ValueError, match=reason):
+            private(inner)
+
+
+def test_private_refuses_what_needs_more_than_a_mean():
+    for inner in (QFfl(), FedOpt(QFfl())):
+        with pytest.raises(ValueError, match=r"^Private\.backbone: QFfl needs the upload of every"):
             private(inner)
 
 

@@ -139,26 +139,35 @@ def real_client() -> ClientLocal:
 SHIPPED = [c for c in alternatives(Backbone).values() if c.__module__.startswith("chronofed.")]
 
 
+def received(backbone, server):
+    """What reaches the first client."""
+    sent = backbone.address(backbone.broadcast(server), 0)
+    return backbone.receive(sent, BLOBS.objective())
+
+
 @pytest.mark.parametrize("cls", SHIPPED)
 def test_records_are_left_alone(cls):
     """A direction may use up the gradient, and nothing else; an aggregate returns new records."""
     backbone = cls(**FITTING.get(cls, {}))
     start, now = BLOBS.initial(0)[0], BLOBS.initial(1)[0]
-    server = backbone.draw(backbone.init_server(start, clients=3), seed=0, round_=0)
-    client = backbone.init_client(start)
+    server = backbone.init_layers(backbone.init_server(start, clients=3), BLOBS.objective())
+    server, client = backbone.draw(server, seed=0, round_=0), backbone.init_client(start)
     if backbone.two_phase:
-        server = backbone.begin(server, [Upload(1.0, backbone.prepare(server, real_client()))])
-    before = {name: tensor.clone() for name, tensor in {**server, **client, "now": now}.items()}
-    local = real_client()
-    backbone.direction(backbone.gradient(now, server, local), now, server, client)
+        answer = backbone.prepare(received(backbone, server), real_client())
+        server = backbone.begin(server, [Upload(1.0, answer, 0)])
+    sent, local = received(backbone, server), real_client()
+    records = {**server, **{f"sent {n}": t for n, t in sent.items()}, **client, "now": now}
+    before = {name: tensor.clone() for name, tensor in records.items()}
+    backbone.start(sent, client, local)
+    backbone.direction(backbone.gradient(now, sent, local), now, sent, client)
     if cls is not Ditto:
-        sent, _ = backbone.finish(now, server, client, local)
-        upload = backbone.unpack(sent, start)
-        sent = {name: tensor.clone() for name, tensor in upload.items()}
+        answer, _ = backbone.finish(now, sent, client, local)
+        upload = backbone.unpack(answer, start)
+        answer = {name: tensor.clone() for name, tensor in upload.items()}
         weights = (1.0, 1.0 if backbone.private else 2.0)
         backbone.aggregate(server, [Upload(a, upload, i) for i, a in enumerate(weights)])
-        torch.testing.assert_close(upload, sent, rtol=0, atol=0)
-    for name, tensor in {**server, **client, "now": now}.items():
+        torch.testing.assert_close(upload, answer, rtol=0, atol=0)
+    for name, tensor in records.items():
         assert torch.equal(tensor, before[name])
 
 

@@ -131,6 +131,8 @@ class Backbone(Kind, kw_only=True):
     """Whether :meth:`refine` needs unlabelled samples on the server (``server_data``)."""
     names_clients: ClassVar[bool] = False
     """Whether it must know which client sent an upload, so that a private backbone cannot hide it."""
+    needs_each: ClassVar[bool] = False
+    """Whether it needs every upload and not only their mean, which is all that a private one has."""
     several_models: ClassVar[bool] = False
     """Whether clients follow different models, of which ``params`` is only one."""
 

@@ -29,7 +29,8 @@ class QFfl(Backbone, tag="q-ffl"):
 
     It sends a model each way and two numbers up, keeps nothing, and costs a client one more pass over its data.
     Powers are relative to the largest loss of a round, so that they do not overflow. FedTorch differs: it
-    squares the step after scaling it, and adds up the losses of mini-batches.
+    squares the step after scaling it, and adds up the losses of mini-batches. ``private`` does not serve it: a
+    mean over clients does not have the powers of each.
 
     Attributes:
         q: Strength of fairness. 0 is FedAvg, large ones lower the worst loss; the publication has 0.001 to 5.
@@ -37,6 +38,7 @@ class QFfl(Backbone, tag="q-ffl"):
 
     upload_keys: ClassVar[tuple[str, ...]] = ("delta", "loss", "per_lr")
     nonnegative: ClassVar[tuple[str, ...]] = ("loss", "per_lr")
+    needs_each: ClassVar[bool] = True
     reference: ClassVar[str] = "Li et al. (2020), Fair Resource Allocation in Federated Learning"
 
     q: NonNegative = 1.0

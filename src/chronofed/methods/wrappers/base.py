@@ -63,6 +63,7 @@ class Wrapper(Backbone):
     refines = _Inner()
     needs_samples = _Inner()
     names_clients = _Inner()
+    needs_each = _Inner()
     several_models = _Inner()
 
     backbone: Backbone = FedAvg()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 import torch
@@ -57,6 +57,9 @@ class Clusters(Wrapper, tag="clusters"):
         server_lr: Unused: set that of the inner backbone.
     """
 
+    reference: ClassVar[str] = (
+        "Jothimurugesan et al. (2023), Federated Learning under Distributed Concept Drift"
+    )
     stateful = True
     several_models = True
     two_phase = Computed(lambda own: own.assign.asks or own.backbone.two_phase)
@@ -97,6 +100,12 @@ class Clusters(Wrapper, tag="clusters"):
         own = self.assign.init(self.models, clients)
         return Table.first(state, self.models, clients, own).pack()
 
+    def init_layers(self, server: Record, objective: Objective) -> Record:
+        """As the inner backbone, for every model."""
+        table = Table.unpack(server)
+        table.models = [self.backbone.init_layers(state, objective) for state in table.models]
+        return table.pack()
+
     def enrol(self, server: Record, clients: int) -> Record:
         """Add clients that follow no model yet."""
         table = Table.unpack(server)
@@ -136,6 +145,14 @@ class Clusters(Wrapper, tag="clusters"):
         inner = self.backbone.address(self.backbone.broadcast(state), client)
         number = sent[f"{TABLE}number"][place]
         return {**inner, NUMBER: number, **self.assign.told(sent, client)}
+
+    def receive(self, sent: Record, objective: Objective) -> Record:
+        """As the inner backbone; with the assignment's question comes a whole model."""
+        if NUMBER not in sent:
+            return sent
+        own = {name: tensor for name, tensor in sent.items() if name.startswith(TABLE)}
+        inner = {name: tensor for name, tensor in sent.items() if name not in own}
+        return {**self.backbone.receive(inner, objective), **own}
 
     def prepare(self, server: Record, local: Local) -> Record:
         """Answer the assignment's question; otherwise as the inner backbone."""

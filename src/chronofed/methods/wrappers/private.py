@@ -76,6 +76,12 @@ class Private(Clipped, tag="private"):
                 f"Private.backbone: {inner} must know which client sent an upload, which Private hides; choose "
                 "another backbone"
             )
+        if self.backbone.needs_each:
+            inner = type([p for p in parts(self.backbone) if p.needs_each][-1]).__name__
+            raise ValueError(
+                f"Private.backbone: {inner} needs the upload of every client, and Private gives only a noisy "
+                "mean; choose another backbone"
+            )
         super().__post_init__()
 
     __hash__ = Clipped.__hash__
