@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import time
 import traceback
 from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, fields, replace
@@ -25,6 +26,8 @@ from chronofed.engines.shared_memory import SharedObject, dumps, loads
 from chronofed.methods.method import Method
 from chronofed.scenarios.base import Plan
 
+# Pause before another fork server is started.
+DEAD_S = 0.2
 COMMON_FIELDS = tuple(f.name for f in fields(Order) if f.name != "client")
 
 
@@ -174,19 +177,28 @@ def _start_process(shared_task: SharedObject) -> tuple[BaseProcess, Connection]:
 
 
 def start(process: BaseProcess) -> None:
-    """Start a process from the fork server.
+    """Start a process from the fork server; if that died unnoticed, from another one.
 
     Raises:
-        ChronofedError: If the fork server dies meanwhile.
+        ChronofedError: If the fork server dies again.
     """
     try:
-        process.start()
+        _start_again(process)
     except (EOFError, OSError) as error:
         msg = (
             f"cannot start a worker process: the fork server died ({in_one_line(error)}), killed by the "
             "system if memory ran out; use fewer workers, or --engine serial"
         )
         raise ChronofedError(msg) from error
+
+
+def _start_again(process: BaseProcess) -> None:
+    try:
+        process.start()
+    except (EOFError, OSError):
+        # Until the system has buried the fork server, multiprocessing takes it to be alive.
+        time.sleep(DEAD_S)
+        process.start()
 
 
 def _loop(pipe: Connection, shared_task: SharedObject, dtype: torch.dtype) -> None:
