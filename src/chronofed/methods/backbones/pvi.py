@@ -141,6 +141,8 @@ class Pvi(Backbone, tag="pvi"):
         for upload in uploads:
             for name in NATURAL:
                 tables[f"pvi_{name}"][upload.client] = upload[1][name]
+        # Others than clients, such as compression, may make one negative.
+        tables["pvi_precision"].clamp_(min=0)
         return self._mean({**server, **tables}, server["params"])
 
     def _factor(self, params: Vector, local: Local) -> tuple[Vector, Vector]:
