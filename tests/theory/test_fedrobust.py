@@ -148,32 +148,54 @@ def pictures(features):
 def test_a_full_matrix_has_at_most_1000_features():
     trained(FedRobust(form="full"), 1, task=pictures(1000))
     trained(FedRobust(), 1, task=pictures(1001))
-    with pytest.raises(SpecError, match=r"^method\.backbone\.form: full .* 1,001 features .* use diagonal"):
+    with pytest.raises(
+        SpecError, match=r"^method\.backbone\.form: full .* 1,001 features .* use diagonal"
+    ):
         trained(FedRobust(form="full"), 1, task=pictures(1001))
 
 
 # --- affine shifts
 
 
-def shifted_world(seed):
-    """Two classes: one strong feature that moves with the client, and nine weak ones that do not."""
+class Halves(World):
+    rows = (np.arange(50), np.arange(50, 100))
+
+
+def overlapping(seed):
+    """Two classes that overlap: a strong feature and nine weak ones."""
     rng = np.random.default_rng(seed)
-    y = rng.integers(2, size=400)
-    sign = 2 * y - 1
-    x = 0.6 * sign[:, None] + rng.normal(size=(400, 10))
-    x[:, 0] = 4 * sign + rng.normal(size=400)
-    data = Samples(torch.from_numpy(x), torch.from_numpy(y))
+    y = rng.integers(2, size=1100)
+    x = np.array([1.0, *[0.3] * 9]) * (2 * y - 1)[:, None] + rng.normal(size=(1100, 10))
+    every = Samples(torch.from_numpy(x), torch.from_numpy(y))
+    parts = every[torch.arange(100)], every[torch.arange(100, 1100)]
     return Classification(
-        Dataset("s", data[torch.arange(200)], data[torch.arange(200, 400)], ("a", "b")),
-        Custom(f"{__name__}:double_linear"),
+        Dataset("overlapping", *parts, ("a", "b")), Custom(f"{__name__}:double_linear")
     )
 
 
-def accuracy(task, params, offset):
-    """The mean under shifts of the strong feature to either side."""
-    test, objective, found = task.data.test, task.objective(), []
-    for sign in (-1, 1):
-        x = test.x.clone()
-        x[:, 0] += sign * offset
-        found.append((objective.logits(params, x).argmax(1) == test.y).double().mean().item())
-    return sum(found) / 2
+def attacked(task, w, penalty):
+    """Loss and accuracy on test samples under the affine shift that an adversary finds for this model."""
+    test, weights, bias = task.data.test, w[:20].view(2, 10), w[20:]
+    shift = torch.zeros(2, 10, dtype=torch.float64)
+    for _ in range(300):
+        leaf = shift.clone().requires_grad_()
+        logits = functional.linear(test.x * (1 + leaf[0]) + leaf[1], weights, bias)
+        (slope,) = torch.autograd.grad(functional.cross_entropy(logits, test.y), leaf)
+        shift = (shift + 0.5 * slope) / (1 + penalty)
+    logits = functional.linear(test.x * (1 + shift[0]) + shift[1], weights, bias)
+    right = (logits.argmax(1) == test.y).double().mean()
+    return float(functional.cross_entropy(logits, test.y)), float(right)
+
+
+@pytest.mark.parametrize("seed", [4, 5, 6])
+def test_it_holds_under_affine_shifts_that_break_fedavg(seed):
+    """Under an adversary with three times the penalty of training; without one it loses little."""
+    task = overlapping(seed)
+    plain, robust = (
+        trained(b, 60, task=task, world=Halves())[-1].params
+        for b in (FedAvg(), FedRobust(penalty=0.1, ascent_lr=0.5))
+    )
+    (loss, right), (robust_loss, robust_right) = (attacked(task, w, 0.3) for w in (plain, robust))
+    assert robust_loss < 0.5 * loss
+    assert robust_right > right + 0.1
+    assert attacked(task, robust, 1e9)[1] > attacked(task, plain, 1e9)[1] - 0.05

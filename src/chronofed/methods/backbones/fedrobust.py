@@ -34,9 +34,13 @@ class FedRobust(Backbone, tag="fedrobust"):
     adversary stays with its client from round to round, also when the data set changes. Replayed samples of a
     memory are shifted like present ones. The model is evaluated on plain inputs.
 
-    It sends as FedAvg. A client keeps two numbers for each feature, or with ``full`` a matrix, and a step costs a
-    second gradient, in the inputs. The batched engine does not serve it. An adversary that a deleted sample had a
-    part in is dropped. No public code was at hand.
+    It sends as FedAvg. A client keeps two numbers for each feature, or with ``full`` a matrix, and a step
+    costs a second gradient, in the inputs. The batched engine does not serve it. An adversary that a deleted
+    sample had a part in is dropped. No public code was at hand.
+
+    A small :math:`\lambda` protects against more, up to where the loss grows faster in the shift than the
+    penalty: from there on the adversary grows without end, and training fails. Choose it by trial, from 1
+    down. In our tests it helps against shifts that are chosen to harm the model, and not against random ones.
 
     Attributes:
         penalty: Weight :math:`\lambda` of the adversary's distance from doing nothing.

@@ -21,10 +21,10 @@ NATURAL = ("precision", "pull")
 class Pvi(Backbone, tag="pvi"):
     r"""Partitioned variational inference with Gaussian factors, one for every data set of every client.
 
-    The model is the mean of :math:`q(w) \propto N(w; 0, 1/\lambda) \prod_{i,\kappa} t_{i\kappa}(w)`. The factors
-    have diagonal precisions :math:`L_{i\kappa}` and pulls :math:`\eta_{i\kappa}`, precision times mean; of a
-    product both add up. Client *i* with the *n* samples of data set :math:`\kappa` takes its factor out and
-    trains against the rest, the cavity :math:`L_c, \eta_c`:
+    The model is the mean of :math:`q(w) \propto N(w; 0, 1/\lambda) \prod_{i,\kappa} t_{i\kappa}(w)`. The
+    factors have diagonal precisions :math:`L_{i\kappa}` and pulls :math:`\eta_{i\kappa}`, precision times
+    mean; of a product both add up. Client *i* with the *n* samples of data set :math:`\kappa` takes its factor
+    out and trains against the rest, the cavity :math:`L_c, \eta_c`:
 
     .. math::
         \hat w &\approx \arg\min_w\; n f_i(w) + \tfrac12 w^\top L_c w - \eta_c^\top w, \qquad
@@ -32,22 +32,22 @@ class Pvi(Backbone, tag="pvi"):
         L_{i\kappa} &\gets (1 - \rho) L_{i\kappa} + \rho L', \qquad
         \eta_{i\kappa} \gets (1 - \rho)\, \eta_{i\kappa} + \rho\, \eta'
 
-    This is the Laplace form of the publication's Gaussian mean field; its sampled bound is not here. A data set
-    that comes back replaces its factor, and one that left stays in the product. So it is a backbone and a memory
-    in one, and another memory counts the past twice. Where the loss is a diagonal quadratic, one round with
-    everybody gives the exact posterior, however samples are split over clients and time. Where it stops, the
-    gradient of all losses and the prior is 0. Factors multiply, so clients are not weighted by ``average``. With
-    one client it is variational continual learning in Laplace form.
+    This is the Laplace form of the publication's Gaussian mean field; its sampled bound is not here. A data
+    set that comes back replaces its factor, and one that left stays in the product. So it is a backbone and a
+    memory in one, and another memory counts the past twice. Where the loss is a diagonal quadratic, one round
+    with everybody gives the exact posterior, however samples are split over clients and time. Where it stops,
+    the gradient of all losses and the prior is 0. Factors multiply, so clients are not weighted by
+    ``average``. With one client it is variational continual learning in Laplace form.
 
     Precisions are never below 0, and that of a cavity never below the prior's. Local steps take the quadratic
     term implicitly, :math:`d = (g + (L_c w - \eta_c)/n) / (1 + \eta_l L_c/n)`, so that they are stable for any
     number of factors.
 
-    Three models travel to a client and two back. A client keeps two models for every data set, and the server two
-    for every client: so a lost answer, or a client that starts anew, counts nothing twice. The factors of a
-    deleted client leave the product at once. A client with a deleted sample starts anew without factors, also of
-    its other data sets, and what the server has of it is replaced at its next visit. The batched engine does not
-    serve it, nor does ``private``, which hides who sent what.
+    Three models travel to a client and two back. A client keeps two models for every data set, and the server
+    two for every client: so a lost answer, or a client that starts anew, counts nothing twice. The factors of
+    a deleted client leave the product at once. A client with a deleted sample starts anew without factors,
+    also of its other data sets, and what the server has of it is replaced at its next visit. The batched
+    engine does not serve it, nor does ``private``, which hides who sent what.
 
     Attributes:
         prior: Precision :math:`\lambda` of the prior, per parameter. Losses count as sums over samples.
