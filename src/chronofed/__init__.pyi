@@ -45,12 +45,14 @@ from chronofed.methods.backbones import FedNova as FedNova
 from chronofed.methods.backbones import FedProx as FedProx
 from chronofed.methods.backbones import FedReg as FedReg
 from chronofed.methods.backbones import FedRep as FedRep
+from chronofed.methods.backbones import FedRobust as FedRobust
 from chronofed.methods.backbones import FedRod as FedRod
 from chronofed.methods.backbones import L2gd as L2gd
 from chronofed.methods.backbones import Mifa as Mifa
 from chronofed.methods.backbones import Mime as Mime
 from chronofed.methods.backbones import MimeLite as MimeLite
 from chronofed.methods.backbones import PFedMe as PFedMe
+from chronofed.methods.backbones import Pvi as Pvi
 from chronofed.methods.backbones import QFfl as QFfl
 from chronofed.methods.backbones import Scaffold as Scaffold
 from chronofed.methods.backbones.base import Bench as Bench

@@ -41,7 +41,7 @@ def test_every_system_has_a_specification():
     shown = {part["kind"] for part in parts if isinstance(part, dict)}
     ours = {"fedcurv", "ewc", "fedlin", "fedgate", "mifa", "pfedme", "a-gem", "gem"}
     ours |= {"distil", "balanced", "fedreg", "fedrod"}
-    ours |= {"q-ffl", "afl", "l2gd", "fedrep", "fedglomo", "compressed"}
+    ours |= {"q-ffl", "afl", "l2gd", "fedrep", "fedglomo", "compressed", "pvi", "fedrobust"}
     ours |= {"si", "cwr", "pnn", "additive", "heterofl"}
     assert shown >= ours | {"diurnal", "blocks"}
     known = {kind for base in (Backbone, Memory, Membership) for kind in alternatives(base)}

@@ -24,7 +24,7 @@ from chronofed.runs.checkpoint import decode, encode
 from tests.helpers.engines import ShuffledWorkers
 from tests.helpers.methods import method, name
 from tests.helpers.world import same
-from tests.laws.test_batched import ONE_BY_ONE, TASKS, check
+from tests.laws.test_batched import TASKS, check, refusal
 from tests.laws.test_wrappers import INNER, NAMELESS
 
 
@@ -62,9 +62,8 @@ def test_runs_obey_the_laws(inner, train_for, task):
 @pytest.mark.parametrize("inner", some(INNER, L2gd), ids=name)
 def test_the_batched_engine_agrees_or_refuses(inner):
     chosen = method(Compressed(inner, form="top", ratio=0.3, feedback=True), CoreSet(size=5))
-    if name(inner) in ONE_BY_ONE:
-        reason = f"{name(inner)}.gradient is not declared to work on stacked clients (@stacked)"
-        assert unsupported(chosen, TASKS[torch.float64]) == reason
+    if refusal(name(inner)):
+        assert unsupported(chosen, TASKS[torch.float64]) == refusal(name(inner))
     else:
         check(chosen)
 

@@ -28,7 +28,7 @@ from chronofed.runs.checkpoint import decode, encode
 from tests.helpers.engines import ShuffledWorkers
 from tests.helpers.methods import BACKBONES, method, name
 from tests.helpers.world import same
-from tests.laws.test_batched import ONE_BY_ONE, TASKS, check
+from tests.laws.test_batched import TASKS, check, refusal
 
 UNBOUNDED = 1e30
 PLAIN = [b for b in BACKBONES if not isinstance(b, Wrapper)]
@@ -106,11 +106,8 @@ def test_other_engines_agree(inner, train_for, task):
         for backbone in (clipped(inner, 0.2), private(inner, noise=0.05)):
             chosen = method(backbone, CoreSet(size=5))
             assert same(train_for(chosen, 3, engine=threads), train_for(chosen, 3))
-            if name(inner) in ONE_BY_ONE:
-                reason = (
-                    f"{name(inner)}.gradient is not declared to work on stacked clients (@stacked)"
-                )
-                assert unsupported(chosen, TASKS[torch.float64]) == reason
+            if refusal(name(inner)):
+                assert unsupported(chosen, TASKS[torch.float64]) == refusal(name(inner))
             else:
                 check(chosen)  # batched
 

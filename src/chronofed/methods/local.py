@@ -254,6 +254,12 @@ class ClientLocal:
         """Draw the next mini-batch: positions in the pool, and weights."""
         return next(self._draws)
 
+    def next_batch(self) -> Batch:
+        """Draw the next mini-batch, augmented."""
+        drawn = self.draw()
+        batch = self.pool.whole() if self.train.batch_size == "full" else self.pool.at(*drawn)
+        return replace(batch, x=self.objective.augment(batch.x, self.generator))
+
     def stochastic_gradient(self, params: Vector, offset: Tensor | None = None) -> Vector:
         r"""Compute an unbiased gradient of :math:`p_t f_t + \sum_\tau p_\tau \tilde f_\tau` at ``params``."""
         (gradient,) = self.stochastic_gradients(params, offset=offset)
@@ -261,19 +267,16 @@ class ClientLocal:
 
     def stochastic_gradients(self, *points: Vector, offset: Tensor | None = None) -> list[Vector]:
         """Compute one mini-batch's gradient at several points; only the first updates the buffers."""
-        drawn = self.draw()
-        batch = self.pool.whole() if self.train.batch_size == "full" else self.pool.at(*drawn)
-        x = self.objective.augment(batch.x, self.generator)
-        same = Batch(x, batch.y, batch.weight, offset)
+        same = replace(self.next_batch(), offset=offset)
         if len(points) == 1:
-            return [self._gradient(points[0], same)]
+            return [self.batch_gradient(points[0], same)]
         state = torch.default_generator.get_state()
-        gradients = [self._gradient(points[0], same)]
+        gradients = [self.batch_gradient(points[0], same)]
         buffers = self.objective.buffers
         for params in points[1:]:
             # All points see the same dropout.
             torch.default_generator.set_state(state)
-            gradients.append(self._gradient(params, same))
+            gradients.append(self.batch_gradient(params, same))
         self.objective.buffers = buffers
         return gradients
 
@@ -301,7 +304,8 @@ class ClientLocal:
         size = self.train.batch_size
         return self.pool.shuffled_parts(len(self.pool) if size == "full" else size, self._least)
 
-    def _gradient(self, params: Vector, batch: Batch) -> Vector:
+    def batch_gradient(self, params: Vector, batch: Batch) -> Vector:
+        """Compute a mini-batch's gradient with that of the remembered past, clipped if training says so."""
         gradient = self.objective.gradient(params, batch)
         self.past.add_gradient_(gradient, params)
         self._distil_(gradient, params, batch)
@@ -369,6 +373,12 @@ def present_loss(params: Vector, local: Local) -> Tensor:
     losses = one.objective.losses(params, Batch.mean(one.samples))
     one.objective.buffers = trained
     return losses.double().mean()
+
+
+def with_sources(known: Tensor, local: Local) -> Tensor:
+    """Return the rows that a client's state was computed from, so that it can be deleted with them."""
+    rows = one_client(local).samples.rows
+    return known if rows is None else torch.unique(torch.cat([known, rows]))
 
 
 def _whole(pool: Pool) -> Iterator[tuple[Tensor, Tensor]]:

@@ -12,12 +12,14 @@ from chronofed.methods.backbones.fednova import FedNova
 from chronofed.methods.backbones.fedprox import FedProx
 from chronofed.methods.backbones.fedreg import FedReg
 from chronofed.methods.backbones.fedrep import FedRep
+from chronofed.methods.backbones.fedrobust import FedRobust
 from chronofed.methods.backbones.fedrod import FedRod
 from chronofed.methods.backbones.l2gd import L2gd
 from chronofed.methods.backbones.mifa import Mifa
 from chronofed.methods.backbones.mime import Mime
 from chronofed.methods.backbones.mimelite import MimeLite
 from chronofed.methods.backbones.pfedme import PFedMe
+from chronofed.methods.backbones.pvi import Pvi
 from chronofed.methods.backbones.qffl import QFfl
 from chronofed.methods.backbones.scaffold import Scaffold
 
@@ -34,12 +36,14 @@ __all__ = [
     "FedProx",
     "FedReg",
     "FedRep",
+    "FedRobust",
     "FedRod",
     "L2gd",
     "Mifa",
     "Mime",
     "MimeLite",
     "PFedMe",
+    "Pvi",
     "QFfl",
     "Scaffold",
 ]

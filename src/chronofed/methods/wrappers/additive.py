@@ -10,9 +10,8 @@ from chronofed.core.config import NonNegative
 from chronofed.core.types import Record, Vector
 from chronofed.methods.backbones.base import Uploads
 from chronofed.methods.layers import layer_factors
-from chronofed.methods.local import Local
+from chronofed.methods.local import Local, with_sources
 from chronofed.methods.wrappers.base import Added, ClientWrapper
-from chronofed.methods.wrappers.si import with_sources
 
 
 class Additive(ClientWrapper, tag="additive"):

@@ -41,6 +41,8 @@ class Clipped(Wrapper, tag="clipped"):
     fedcurv       ``fisher``      curvature at the end; the client's own is not clipped
     fedcurv       ``pull``        curvature times the model at the end; likewise
     fedgate       ``per_length``  one over step size times number of steps
+    pvi           ``precision``   precision of the product of all factors of a client, ``bound`` is not used
+    pvi           ``pull``        precision times mean of the same
     q-ffl         ``loss``        mean loss at the server's model
     q-ffl         ``per_lr``      one over the learning rate
     afl           ``loss``        mean loss at the server's model

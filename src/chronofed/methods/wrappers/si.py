@@ -4,12 +4,11 @@ from typing import ClassVar
 
 import msgspec
 import torch
-from torch import Tensor
 
 from chronofed.core.config import NonNegative, Positive
 from chronofed.core.types import Record, Vector
 from chronofed.methods.layers import layer_factors
-from chronofed.methods.local import Local, one_client
+from chronofed.methods.local import Local, with_sources
 from chronofed.methods.wrappers.base import ClientWrapper
 
 KEPT = ("importance", "anchor", "path", "moved", "end")
@@ -121,9 +120,3 @@ class Si(ClientWrapper, tag="si"):
         new = client["si_path"] / client["si_moved"].square().add_(self.damping)
         new.mul_(layer_factors(self.layers, local.objective, new))
         return (client["si_importance"] + new).clamp_(0, self.largest), client["si_end"]
-
-
-def with_sources(known: Tensor, local: Local) -> Tensor:
-    """Return the rows that a client's state was computed from, so that it can be deleted with them."""
-    rows = one_client(local).samples.rows
-    return known if rows is None else torch.unique(torch.cat([known, rows]))
