@@ -1,0 +1,121 @@
+"""A small conditional variational autoencoder whose parameters are one flat vector."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional
+
+from chronofed.core.types import Batch, Vector
+from chronofed.methods.surrogate import Pool
+
+BATCH = 64
+"""Samples in a mini-batch."""
+LEAST_VARIANCE = 1e-4
+"""Smallest variance of a feature around the decoder's output, where features have variance 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vae:
+    r"""A conditional VAE with a Gaussian latent, and one hidden layer in the encoder and in the decoder.
+
+    .. math::
+        -\mathrm{ELBO}(x \mid y) =
+            \frac12 \sum_j \Big( \frac{(x_j - \hat x_j(z, y))^2}{s_j^2} + \log s_j^2 \Big)
+            + \frac12 \sum_i \big( \mu_i^2 + \sigma_i^2 - \log \sigma_i^2 - 1 \big) + \text{const},
+        \qquad z = \mu + \sigma\,\mathcal N(0, I)
+
+    The encoder gives :math:`\mu(x, y)` and :math:`\log\sigma^2(x, y)`; the variances :math:`s_j^2` are learnt.
+
+    Attributes:
+        features: Numbers in a sample.
+        classes: Number of classes.
+        hidden: Units of each hidden layer.
+        latent: Numbers in a latent *z*.
+    """
+
+    features: int
+    classes: int
+    hidden: int
+    latent: int
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the parameters: encoder, decoder, and the logarithms of the variances."""
+        d, c, h, k = self.features, self.classes, self.hidden, self.latent
+        return (h, d + c), (h,), (2 * k, h), (2 * k,), (h, k + c), (h,), (d, h), (d,), (d,)
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+        return sum(map(math.prod, self.shapes))
+
+    def init(self, generator: Generator) -> Vector:
+        """Draw initial parameters: matrices by the inputs of a unit, everything else 0."""
+        parts = [
+            torch.randn(shape, generator=generator) / math.sqrt(shape[1])
+            if len(shape) == 2
+            else torch.zeros(shape)
+            for shape in self.shapes
+        ]
+        return torch.cat([part.flatten() for part in parts])
+
+    def losses(self, params: Vector, x: Tensor, y: Tensor, noise: Tensor) -> Tensor:
+        """Return minus the ELBO of every sample, ``(n,)``, with the given noise ``(n, latent)``."""
+        inner, inner_bias, outer, outer_bias, *_ = self._parts(params)
+        label = self._label(y, x.dtype)
+        hidden = torch.tanh(functional.linear(torch.cat([x, label], 1), inner, inner_bias))
+        mean, log_variance = functional.linear(hidden, outer, outer_bias).chunk(2, 1)
+        z = mean + (log_variance / 2).exp() * noise
+        decoded, variance = self._decoded(params, z, label)
+        fit = (x - decoded).square() / variance + variance.log()
+        apart = mean.square() + log_variance.exp() - log_variance - 1
+        return (fit.sum(1) + apart.sum(1)) / 2
+
+    def gradient(self, params: Vector, batch: Batch, noise: Tensor) -> Vector:
+        """Compute the gradient of the weighted loss of a mini-batch."""
+        with torch.enable_grad():
+            at = params.detach().requires_grad_()
+            losses = self.losses(at, batch.x, batch.y, noise)
+            (found,) = torch.autograd.grad((batch.weight.to(losses.dtype) * losses).sum(), at)
+        return found
+
+    def fit(
+        self, params: Vector, pool: Pool, steps: int, lr: float, generator: Generator
+    ) -> Vector:
+        """Train on weighted samples by Adam; return new parameters."""
+        params = params.clone()
+        first, second = torch.zeros_like(params), torch.zeros_like(params)
+        batches = pool.batches(BATCH, generator)
+        for step in range(1, steps + 1):
+            batch = next(batches)
+            noise = torch.randn(len(batch.y), self.latent, generator=generator, dtype=batch.x.dtype)
+            grad = self.gradient(params, batch, noise)
+            first.lerp_(grad, 0.1)
+            second.lerp_(grad.square(), 0.001)
+            scale = (second / (1 - 0.999**step)).sqrt_().add_(1e-8)
+            params.addcdiv_(first, scale, value=-lr / (1 - 0.9**step))
+        return params
+
+    def draw(self, params: Vector, y: Tensor, generator: Generator) -> Tensor:
+        """Draw a sample of each of these classes, ``(n, features)``."""
+        z, noise = (
+            torch.randn(len(y), width, generator=generator, dtype=params.dtype)
+            for width in (self.latent, self.features)
+        )
+        decoded, variance = self._decoded(params, z, self._label(y, params.dtype))
+        return decoded + variance.sqrt() * noise
+
+    def _decoded(self, params: Vector, z: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the decoder's output, and the variance of every feature around it."""
+        *_, inner, inner_bias, outer, outer_bias, log_variance = self._parts(params)
+        hidden = torch.tanh(functional.linear(torch.cat([z, label], 1), inner, inner_bias))
+        return functional.linear(hidden, outer, outer_bias), log_variance.exp() + LEAST_VARIANCE
+
+    def _parts(self, params: Vector) -> list[Tensor]:
+        pieces = params.split([math.prod(shape) for shape in self.shapes])
+        return [piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+
+    def _label(self, y: Tensor, dtype: torch.dtype) -> Tensor:
+        return functional.one_hot(y, self.classes).to(dtype)
