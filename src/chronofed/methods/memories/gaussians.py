@@ -54,7 +54,7 @@ def draw(record: Record, codes: Tensor, generator: torch.Generator) -> Tensor:
     # A covariance of few samples is singular, so that it has no Cholesky factor.
     values, vectors = torch.linalg.eigh(scatter / n[:, None, None])
     roots = vectors * values.clamp(min=0).sqrt()[:, None, :]
-    for label in codes.unique().tolist():
+    for label in torch.unique(codes).tolist():
         mine = codes == label
         noise[mine] = noise[mine] @ roots[label].T
     return mean[codes] + noise

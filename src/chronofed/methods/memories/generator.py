@@ -131,7 +131,7 @@ class Generator(Memory, tag="generator"):
             size += one.size
             if "sources" in record and "sources" in one.record:
                 both = torch.cat([one.record["sources"], record["sources"]])
-                record = {**record, "sources": both.unique()}
+                record = {**record, "sources": torch.unique(both)}
         return (*earlier, replace(present, key=SEVERAL, size=size, record=record))
 
     def recalled(self, kept: tuple[MemoryItem, ...], moment: Moment) -> tuple[MemoryItem, ...]:

@@ -114,7 +114,7 @@ class Vae:
         return functional.linear(hidden, outer, outer_bias), log_variance.exp() + LEAST_VARIANCE
 
     def _parts(self, params: Vector) -> list[Tensor]:
-        pieces = params.split([math.prod(shape) for shape in self.shapes])
+        pieces = torch.split(params, [math.prod(shape) for shape in self.shapes])
         return [piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def _label(self, y: Tensor, dtype: torch.dtype) -> Tensor:
