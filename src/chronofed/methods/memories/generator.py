@@ -46,8 +46,8 @@ class Generator(Memory, tag="generator"):
     The approximation of all past objectives together is the mean loss of ``size`` samples, drawn anew in every
     round, with classes in proportion to what was seen. For the round weights they are one data set, of the
     latest round. While a data set is present, the generator of the ones before it is replayed. A data set that
-    comes back later counts again. Of a regression the target is drawn together with the input. Bytes are
-    rounded.
+    comes back later counts again. Of a regression inputs are drawn, and the target for them: ``vae`` has a
+    small network that predicts it, with the noise that is left. Bytes are rounded.
 
     Nothing travels. A client keeps two generators: ``vae`` has about ``2 * hidden * (features + classes)``
     numbers, ``gaussian`` two vectors of features a class, or a vector and a matrix. A ``vae`` takes ``steps``
@@ -228,7 +228,8 @@ class Generator(Memory, tag="generator"):
         return made.double() * deviation + mean
 
     def _vae(self, record: Record) -> Vae:
-        return Vae(record["mean"].shape[1], len(record["seen"]), self.hidden, self.latent)
+        features, targets = record["mean"].shape[1], int(record["like_y"].is_floating_point())
+        return Vae(features, len(record["seen"]), self.hidden, self.latent, targets)
 
 
 def _before(kept: Sequence[MemoryItem], key: int | None) -> tuple[MemoryItem, ...]:

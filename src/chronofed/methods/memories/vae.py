@@ -28,23 +28,32 @@ class Vae:
 
     The encoder gives :math:`\mu(x, y)` and :math:`\log\sigma^2(x, y)`; the variances :math:`s_j^2` are learnt.
 
+    A target that is a number is the last of the numbers in a sample, and there is one class. The VAE is of the
+    inputs alone, and a network with one hidden layer predicts the target *v* from them, which adds
+    :math:`\frac12 \big( (v - \hat v(x))^2/s_v^2 + \log s_v^2 \big)`. In a VAE of both, the noise around the
+    decoder's output would blur how the target depends on the inputs.
+
     Attributes:
         features: Numbers in a sample.
         classes: Number of classes.
         hidden: Units of each hidden layer.
         latent: Numbers in a latent *z*.
+        targets: Numbers in a sample, the last ones, that are predicted from the others: 0 or 1.
     """
 
     features: int
     classes: int
     hidden: int
     latent: int
+    targets: int = 0
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the parameters: encoder, decoder, and the logarithms of the variances."""
-        d, c, h, k = self.features, self.classes, self.hidden, self.latent
-        return (h, d + c), (h,), (2 * k, h), (2 * k,), (h, k + c), (h,), (d, h), (d,), (d,)
+        """Shapes of the parameters: encoder, decoder, logarithms of variances, prediction of the target."""
+        n, c, h, k = self.features, self.classes, self.hidden, self.latent
+        d, v = n - self.targets, self.targets
+        networks = (h, d + c), (h,), (2 * k, h), (2 * k,), (h, k + c), (h,), (d, h), (d,), (n,)
+        return (*networks, (h, d), (h,), (v, h), (v,)) if v else networks
 
     @property
     def size(self) -> int:
@@ -63,13 +72,12 @@ class Vae:
 
     def losses(self, params: Vector, x: Tensor, y: Tensor, noise: Tensor) -> Tensor:
         """Return minus the ELBO of every sample, ``(n,)``, with the given noise ``(n, latent)``."""
-        inner, inner_bias, outer, outer_bias, *_ = self._parts(params)
-        label = self._label(y, x.dtype)
-        hidden = torch.tanh(functional.linear(torch.cat([x, label], 1), inner, inner_bias))
-        mean, log_variance = functional.linear(hidden, outer, outer_bias).chunk(2, 1)
+        parts, label = self._parts(params), self._label(y, x.dtype)
+        inputs = x[:, : self.features - self.targets]
+        mean, log_variance = _network(parts[:4], torch.cat([inputs, label], 1)).chunk(2, 1)
         z = mean + (log_variance / 2).exp() * noise
-        decoded, variance = self._decoded(params, z, label)
-        fit = (x - decoded).square() / variance + variance.log()
+        variance = parts[8].exp() + LEAST_VARIANCE
+        fit = (x - self._expected(parts, z, label, inputs)).square() / variance + variance.log()
         apart = mean.square() + log_variance.exp() - log_variance - 1
         return (fit.sum(1) + apart.sum(1)) / 2
 
@@ -104,14 +112,18 @@ class Vae:
             torch.randn(len(y), width, generator=generator, dtype=params.dtype)
             for width in (self.latent, self.features)
         )
-        decoded, variance = self._decoded(params, z, self._label(y, params.dtype))
-        return decoded + variance.sqrt() * noise
+        parts, label = self._parts(params), self._label(y, params.dtype)
+        noise *= (parts[8].exp() + LEAST_VARIANCE).sqrt()
+        inputs = _network(parts[4:8], torch.cat([z, label], 1))
+        inputs = inputs + noise[:, : inputs.shape[1]]
+        if not self.targets:
+            return inputs
+        return torch.cat([inputs, _network(parts[9:], inputs) + noise[:, -self.targets :]], 1)
 
-    def _decoded(self, params: Vector, z: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the decoder's output, and the variance of every feature around it."""
-        *_, inner, inner_bias, outer, outer_bias, log_variance = self._parts(params)
-        hidden = torch.tanh(functional.linear(torch.cat([z, label], 1), inner, inner_bias))
-        return functional.linear(hidden, outer, outer_bias), log_variance.exp() + LEAST_VARIANCE
+    def _expected(self, parts: list[Tensor], z: Tensor, label: Tensor, inputs: Tensor) -> Tensor:
+        """Return the decoder's output, with the target that is predicted from the inputs."""
+        decoded = _network(parts[4:8], torch.cat([z, label], 1))
+        return torch.cat([decoded, _network(parts[9:], inputs)], 1) if self.targets else decoded
 
     def _parts(self, params: Vector) -> list[Tensor]:
         pieces = torch.split(params, [math.prod(shape) for shape in self.shapes])
@@ -119,3 +131,9 @@ class Vae:
 
     def _label(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         return functional.one_hot(y, self.classes).to(dtype)
+
+
+def _network(parts: list[Tensor], x: Tensor) -> Tensor:
+    """Apply two linear layers with a hyperbolic tangent between them."""
+    inner, inner_bias, outer, outer_bias = parts
+    return functional.linear(torch.tanh(functional.linear(x, inner, inner_bias)), outer, outer_bias)
