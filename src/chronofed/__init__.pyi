@@ -74,6 +74,7 @@ from chronofed.methods.memories import Distil as Distil
 from chronofed.methods.memories import Ewc as Ewc
 from chronofed.methods.memories import Forget as Forget
 from chronofed.methods.memories import Generative as Generative
+from chronofed.methods.memories import Generator as Generator
 from chronofed.methods.memories import Memory as Memory
 from chronofed.methods.memories import MemoryItem as MemoryItem
 from chronofed.methods.memories import Moment as Moment

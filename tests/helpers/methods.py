@@ -4,13 +4,23 @@ import itertools
 
 import pytest
 
-from chronofed import Backbone, FedRep, Generative, HeteroFL, Memory, Method, Optimal, Private
+from chronofed import (
+    Backbone,
+    FedRep,
+    Generative,
+    Generator,
+    HeteroFL,
+    Memory,
+    Method,
+    Optimal,
+    Private,
+)
 from chronofed.core.spec_io import alternatives
 
 # The project's own parts; tests define others.
 SHIPPED = "chronofed."
-# Settings that keep the laws quick: the work of Generative grows with its steps, its code does not.
-QUICK = {Generative: {"steps": 5}}
+# Settings that keep the laws quick: the work of these grows with their steps, their code does not.
+QUICK = {Generative: {"steps": 5}, Generator: {"steps": 40, "hidden": 16, "lr": 0.03}}
 # The model of the laws is a single layer, which would be all head; quadratic worlds have other names.
 FITTING = {FedRep: {"layers": ("*bias", "w", "w1")}}
 

@@ -7,6 +7,7 @@ from chronofed.methods.memories.distil import Distil
 from chronofed.methods.memories.ewc import Ewc
 from chronofed.methods.memories.forget import Forget
 from chronofed.methods.memories.generative import Generative
+from chronofed.methods.memories.generator import Generator
 from chronofed.methods.memories.taylor import Taylor
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Ewc",
     "Forget",
     "Generative",
+    "Generator",
     "Memory",
     "MemoryItem",
     "Moment",
