@@ -8,7 +8,6 @@ from torch import Generator, Tensor
 from torch.nn import functional
 
 from chronofed.core.config import Count, Positive
-from chronofed.core.errors import IncompatibleError
 from chronofed.core.types import Objective, Record, Samples, Vector
 from chronofed.methods.backbones.base import Bench, Uploads
 from chronofed.methods.layers import Layer, head_of
@@ -178,10 +177,10 @@ class Gaussians:
         """Draw features, ``(c, count, k)``; what clipping or rounding made negative is 0."""
         values, vectors = torch.linalg.eigh(self.covariances)
         # The symmetric root does not depend on the signs of eigenvectors.
-        root = (vectors * values.clamp(min=0).sqrt()[:, None, :]) @ vectors.mT
+        root: Tensor = (vectors * values.clamp(min=0).sqrt()[:, None, :]) @ vectors.mT
         size = (len(self.classes), count, self.means.shape[1])
         noise = torch.randn(size, generator=generator, dtype=torch.float64)
-        return self.means[:, None, :] + noise @ root
+        return noise.matmul(root).add_(self.means[:, None, :])
 
 
 def class_moments(features: Tensor, samples: Samples, classes: int) -> Record:
@@ -217,8 +216,6 @@ def pooled(uploads: Uploads) -> Gaussians:
         products.add_(upload[PRODUCTS], alpha=weight)
     classes = ((counts >= 2) & (share > 0)).nonzero().flatten()
     k, n, share = sums.shape[1], counts[classes].double(), share[classes]
-    if products.shape[1] != k * (k + 1) // 2:
-        raise IncompatibleError("Ccvr: products of features do not fit the features")
     means = sums[classes] / share[:, None]
     upper = torch.triu_indices(k, k)
     square = products.new_zeros(len(classes), k, k)

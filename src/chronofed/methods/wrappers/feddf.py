@@ -32,9 +32,9 @@ class FedDF(ClientWrapper, tag="feddf"):
     with the logits *z*, and the models :math:`w_i = w + \Delta_i` of the round's clients with their weights
     :math:`a_i`; ``average = "clients"`` is the publication's plain mean. ``avg_losses``, the default of the
     authors' code, is the mean of the divergences from every teacher: :math:`q` is then the mean of
-    :math:`\mathrm{softmax}(z_{w_i} / T)`. There is no factor :math:`T^2`. For a regression it is half the squared
-    distance from the mean of the outputs. With linear models the mean of logits is that of the mean model,
-    and with one client the teacher is the student: both are the inner backbone.
+    :math:`\mathrm{softmax}(z_{w_i} / T)`. There is no factor :math:`T^2`. For a regression it is half the
+    squared distance from the mean of the outputs. With linear models the mean of logits is that of the mean
+    model, and with one client the teacher is the student: both are the inner backbone.
 
     Steps are Adam's, with a rate that falls to 0 along a cosine. Mini-batches are drawn with replacement. The
     publication has up to 10,000 steps and stops by a validation set; here their number is fixed, and the last
