@@ -174,10 +174,17 @@ class Gaussians:
     covariances: Tensor
 
     def draw(self, count: int, generator: Generator) -> Tensor:
-        """Draw features, ``(c, count, k)``; what clipping or rounding made negative is 0."""
+        """Draw features, ``(c, count, k)``; what clipping made negative has no spread.
+
+        A difference of products leaves eigenvalues of the size of rounding where features do not vary, and a
+        root would make 1e-8 of 1e-16: they count as 0.
+        """
         values, vectors = torch.linalg.eigh(self.covariances)
+        size_sq = values[:, -1:].abs() + self.means.square().sum(1, keepdim=True)
+        least = self.means.shape[1] * torch.finfo(values.dtype).eps * size_sq
+        values = values.where(values > least, 0.0)
         # The symmetric root does not depend on the signs of eigenvectors.
-        root: Tensor = (vectors * values.clamp(min=0).sqrt()[:, None, :]) @ vectors.mT
+        root: Tensor = (vectors * values.sqrt()[:, None, :]) @ vectors.mT
         size = (len(self.classes), count, self.means.shape[1])
         noise = torch.randn(size, generator=generator, dtype=torch.float64)
         return noise.matmul(root).add_(self.means[:, None, :])
