@@ -119,7 +119,9 @@ def prepared(backbone, model="double_mlp"):
     objective.buffers = buffers
     draw = torch.Generator().manual_seed(7)
     deltas = [torch.randn(len(params), generator=draw).to(params) for _ in range(2)]
-    uploads = [Upload(w, {"delta": d}, i) for i, (w, d) in enumerate(zip((1, 3), deltas))]
+    uploads = [
+        Upload(w, {"delta": d}, i) for i, (w, d) in enumerate(zip((1, 3), deltas, strict=True))
+    ]
     before = {"params": params}
     own = [buffers, buffers + 1] if len(buffers) else [buffers, buffers]
     bench = Bench(objective, UNLABELLED, before, own, torch.Generator().manual_seed(1))
@@ -140,7 +142,7 @@ def written_out(backbone, model="double_mlp"):
 
     def outputs(vector, x):
         parts = torch.split(vector, [p.numel() for p in net.parameters()])
-        named = zip(net.named_parameters(), parts)
+        named = zip(net.named_parameters(), parts, strict=True)
         return torch.func.functional_call(net, {n: v.view(p.shape) for (n, p), v in named}, x)
 
     for pick in picks:
@@ -154,7 +156,7 @@ def written_out(backbone, model="double_mlp"):
         shares = [1.0] if len(targets) == 1 else [0.25, 0.75]
         kl = sum(
             a * nn.functional.kl_div(mine, q, reduction="batchmean")
-            for a, q in zip(shares, targets)
+            for a, q in zip(shares, targets, strict=True)
         )
         adam.zero_grad()
         kl.backward()
@@ -248,7 +250,7 @@ def uploads_of(world, on, params):
         features = on.objective().features(params, samples.x)
         sent.append(Upload(len(samples), class_moments(features, samples, CLASSES), i))
         everything.append((features, samples.y))
-    f, y = (torch.cat(part).numpy() for part in zip(*everything))
+    f, y = (torch.cat(part).numpy() for part in zip(*everything, strict=True))
     return sent, f, y
 
 
