@@ -9,6 +9,7 @@ import pytest
 
 from chronofed import Classification, Dataset, Linear, Method, Snapshot, Subsets, Train, run
 from chronofed.engines import SerialEngine
+from tests.helpers.methods import server_samples
 from tests.helpers.world import blobs
 
 # A shell that starts a program in the background may have it ignore Ctrl-C, which some tests press.
@@ -71,6 +72,7 @@ def train_rounds(task, scenario):
             engine=engine or SerialEngine(world["task"]),
             seed=seed,
             start=start,
+            server_samples=server_samples(method, world["task"]),
         )
 
     return train_rounds

@@ -108,10 +108,12 @@ from chronofed.methods.weighting.optimal import optimal as optimal_weights
 from chronofed.methods.wrappers import Additive as Additive
 from chronofed.methods.wrappers import AGem as AGem
 from chronofed.methods.wrappers import Balanced as Balanced
+from chronofed.methods.wrappers import Ccvr as Ccvr
 from chronofed.methods.wrappers import Clipped as Clipped
 from chronofed.methods.wrappers import Clusters as Clusters
 from chronofed.methods.wrappers import Compressed as Compressed
 from chronofed.methods.wrappers import Cwr as Cwr
+from chronofed.methods.wrappers import FedDF as FedDF
 from chronofed.methods.wrappers import FedOpt as FedOpt
 from chronofed.methods.wrappers import Gem as Gem
 from chronofed.methods.wrappers import HeteroFL as HeteroFL

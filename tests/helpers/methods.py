@@ -6,6 +6,7 @@ import pytest
 
 from chronofed import (
     Backbone,
+    FedDF,
     FedRep,
     Generative,
     Generator,
@@ -22,7 +23,8 @@ SHIPPED = "chronofed."
 # Settings that keep the laws quick: the work of these grows with their steps, their code does not.
 QUICK = {Generative: {"steps": 5}, Generator: {"steps": 40, "hidden": 16, "lr": 0.03}}
 # The model of the laws is a single layer, which would be all head; quadratic worlds have other names.
-FITTING = {FedRep: {"layers": ("*bias", "w", "w1")}}
+# The work of FedDF on the server grows with its steps, its code does not.
+FITTING = {FedRep: {"layers": ("*bias", "w", "w1")}, FedDF: {"steps": 5, "batch_size": 16}}
 
 BACKBONES = [
     cls(**FITTING.get(cls, {}))
@@ -43,6 +45,11 @@ MEMORIES = [
 def method(backbone: Backbone, memory: Memory) -> Method:
     average = "clients" if backbone.private else "samples"
     return Method(backbone, memory, Optimal(time_drift_sq=1.0, information_loss_sq=0.5), average)
+
+
+def server_samples(method: Method, task):
+    """Return unlabelled samples for a method that refines the model on the server; others have none."""
+    return task.data.test.x[:40] if method.backbone.needs_samples else None
 
 
 def name(part) -> str:

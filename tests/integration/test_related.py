@@ -42,7 +42,7 @@ def test_every_system_has_a_specification():
     ours = {"fedcurv", "ewc", "fedlin", "fedgate", "mifa", "pfedme", "a-gem", "gem"}
     ours |= {"distil", "balanced", "fedreg", "fedrod"}
     ours |= {"q-ffl", "afl", "l2gd", "fedrep", "fedglomo", "compressed", "pvi", "fedrobust"}
-    ours |= {"si", "cwr", "pnn", "additive", "heterofl"}
+    ours |= {"si", "cwr", "pnn", "additive", "heterofl", "ccvr", "feddf"}
     assert shown >= ours | {"diurnal", "blocks"}
     known = {kind for base in (Backbone, Memory, Membership) for kind in alternatives(base)}
     assert shown <= known

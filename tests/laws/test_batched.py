@@ -53,7 +53,7 @@ from chronofed.models.zoo import Custom
 from chronofed.runs.checkpoint import encode
 from chronofed.scenarios import Everyone
 from chronofed.scenarios.base import Plan, Visit
-from tests.helpers.methods import every_method, name, quick_pairs
+from tests.helpers.methods import every_method, name, quick_pairs, server_samples
 from tests.helpers.world import blobs
 
 HARD = Train(lr=0.1, batch_size=8, epochs=2, momentum=0.5, weight_decay=0.01, slow=0.5)
@@ -105,7 +105,15 @@ TASKS = {
 
 def last_of(method, task, engine=None, train=HARD, rounds=3, start=None, seed=0):
     *_, last = run(
-        method, WORLD, task, rounds=rounds, train=train, engine=engine, start=start, seed=seed
+        method,
+        WORLD,
+        task,
+        rounds=rounds,
+        train=train,
+        engine=engine,
+        start=start,
+        seed=seed,
+        server_samples=server_samples(method, task),
     )
     return last
 

@@ -45,7 +45,7 @@ from chronofed.models.zoo import Custom
 from chronofed.runs.checkpoint import decode, encode
 from tests.helpers.engines import ShuffledWorkers
 from tests.helpers.fake_transport import FakeClock, FakeTransport
-from tests.helpers.methods import BACKBONES, MEMORIES, name, quick_pairs
+from tests.helpers.methods import BACKBONES, MEMORIES, name, quick_pairs, server_samples
 from tests.helpers.methods import every_method as methods
 from tests.helpers.world import blobs, same, scores_of, slopes
 
@@ -58,7 +58,17 @@ every_method = pytest.mark.parametrize("method", methods())
 
 
 def rounds(method, task=TASK, engine=None, start=None, seed=0, train=TRAIN):
-    return run(method, WORLD, task, train=train, engine=engine, start=start, seed=seed)
+    samples = server_samples(method, task)
+    return run(
+        method,
+        WORLD,
+        task,
+        train=train,
+        engine=engine,
+        start=start,
+        seed=seed,
+        server_samples=samples,
+    )
 
 
 def after(count, method, **others):

@@ -41,7 +41,7 @@ from chronofed.core.spec_io import alternatives
 from chronofed.engines import BatchedEngine, SerialEngine
 from chronofed.methods.memories import MemoryItem
 from chronofed.models.zoo import Custom
-from tests.helpers.methods import name, quick_pairs
+from tests.helpers.methods import name, quick_pairs, server_samples
 
 SHIPPED = "chronofed."
 BACKBONES = [c() for c in alternatives(Backbone).values() if c.__module__.startswith(SHIPPED)]
@@ -81,7 +81,16 @@ class Watched:
 
 def watched(method, scenario, task, rounds=3, engine=None, settings=None) -> Watched:
     engine = Watched(engine or SerialEngine(task), Screen.on(task, method, settings))
-    for _ in run(method, scenario, task, rounds=rounds, train=TRAIN, engine=engine):
+    samples = server_samples(method, task)
+    for _ in run(
+        method,
+        scenario,
+        task,
+        rounds=rounds,
+        train=TRAIN,
+        engine=engine,
+        server_samples=samples,
+    ):
         pass
     return engine
 

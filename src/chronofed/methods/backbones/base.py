@@ -133,6 +133,10 @@ class Backbone(Kind, kw_only=True):
     """Whether it must know which client sent an upload, so that a private backbone cannot hide it."""
     needs_each: ClassVar[bool] = False
     """Whether it needs every upload and not only their mean, which is all that a private one has."""
+    sends_model: ClassVar[bool] = True
+    """Whether the ``params`` that a client was sent plus its ``delta`` are its model after training."""
+    needs_models: ClassVar[bool] = False
+    """Whether :meth:`refine` needs the model of every client, so that uploads must be as above."""
     several_models: ClassVar[bool] = False
     """Whether clients follow different models, of which ``params`` is only one."""
 

@@ -48,6 +48,7 @@ class FedNova(Backbone, tag="fednova"):
 
     upload_keys: ClassVar[tuple[str, ...]] = ("delta", "steps")
     nonnegative: ClassVar[tuple[str, ...]] = ("steps",)
+    sends_model: ClassVar[bool] = False
     reference: ClassVar[str] = (
         "Wang et al. (2020), Tackling the Objective Inconsistency Problem in Heterogeneous "
         "Federated Optimization"

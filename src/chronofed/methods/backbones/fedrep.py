@@ -38,6 +38,7 @@ class FedRep(Backbone, tag="fedrep"):
     """
 
     stateful: ClassVar[bool] = True
+    sends_model: ClassVar[bool] = False
     reference: ClassVar[str] = (
         "Collins et al. (2021), Exploiting Shared Representations for Personalized Federated Learning"
     )

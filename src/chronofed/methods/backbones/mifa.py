@@ -26,6 +26,7 @@ class Mifa(Backbone, tag="mifa"):
 
     stateful: ClassVar[bool] = True
     fixed_data: ClassVar[bool] = True
+    sends_model: ClassVar[bool] = False
     reference: ClassVar[str] = (
         "Gu et al. (2021), Fast Federated Learning in the Presence of Arbitrary Device Unavailability"
     )

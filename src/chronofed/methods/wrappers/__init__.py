@@ -4,10 +4,12 @@ from chronofed.methods.wrappers.additive import Additive
 from chronofed.methods.wrappers.agem import AGem
 from chronofed.methods.wrappers.balanced import Balanced
 from chronofed.methods.wrappers.base import Wrapper
+from chronofed.methods.wrappers.ccvr import Ccvr
 from chronofed.methods.wrappers.clipped import Clipped
 from chronofed.methods.wrappers.clusters import Clusters
 from chronofed.methods.wrappers.compressed import Compressed
 from chronofed.methods.wrappers.cwr import Cwr
+from chronofed.methods.wrappers.feddf import FedDF
 from chronofed.methods.wrappers.fedopt import FedOpt
 from chronofed.methods.wrappers.gem import Gem
 from chronofed.methods.wrappers.heterofl import HeteroFL
@@ -19,10 +21,12 @@ __all__ = [
     "AGem",
     "Additive",
     "Balanced",
+    "Ccvr",
     "Clipped",
     "Clusters",
     "Compressed",
     "Cwr",
+    "FedDF",
     "FedOpt",
     "Gem",
     "HeteroFL",

@@ -48,6 +48,7 @@ class Additive(ClientWrapper, tag="additive"):
 
     stateful: ClassVar[bool] = True
     upload_keys = Added("adaptive")
+    sends_model = False
     reference: ClassVar[str] = (
         "Yoon et al. (2021), Federated Continual Learning with Weighted Inter-client Transfer (FedWeIT)"
     )

@@ -64,9 +64,21 @@ class Wrapper(Backbone):
     needs_samples = _Inner()
     names_clients = _Inner()
     needs_each = _Inner()
+    sends_model = _Inner()
+    needs_models = _Inner()
     several_models = _Inner()
 
     backbone: Backbone = FedAvg()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.needs_models and not self.sends_model:
+            asks = next(p for p in reversed(parts(self)) if p.needs_models)
+            hides = next(p for p in reversed(parts(self)) if not p.sends_model)
+            raise ValueError(
+                f"{type(self).__name__}.backbone: {type(asks).__name__} needs the models of clients, which "
+                f"{type(hides).__name__} does not send as they are; choose another backbone"
+            )
 
     def unsuited(self, train: Train) -> str | None:
         """As the inner backbone."""

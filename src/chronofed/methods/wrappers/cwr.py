@@ -47,6 +47,7 @@ class Cwr(ClientWrapper, tag="cwr"):
     )
     upload_keys = Added("rows", "shares")
     nonnegative = Added("shares")
+    sends_model = False
 
     rule: Literal["star", "plus"] = "star"
     layer: str | None = None

@@ -55,6 +55,7 @@ class HeteroFL(ClientWrapper, tag="heterofl"):
     )
     upload_keys = Added("classes")
     nonnegative = Added("classes")
+    sends_model = False
 
     rates: tuple[Rate, ...] = (1.0, 0.5, 0.25, 0.125, 0.0625)
     scaler: bool = True
