@@ -341,6 +341,15 @@ def test_every_few_rounds(every):
     ]
 
 
+def test_clients_do_not_start_from_the_new_head():
+    """Without the last refit, the model is that of the inner backbone in every round."""
+    for plain, found in zip(trained(FedAvg(), 4), trained(Ccvr(), 4), strict=True):
+        change = found.server["ccvr_change"]
+        torch.testing.assert_close(found.params - change, plain.params, rtol=0, atol=1e-14)
+        assert change[-24:].abs().max() > 1e-3
+        assert not change[:-24].any()
+
+
 def test_features_have_the_buffers_that_came_with_the_model():
     on = task("with_norm")
     sent, _, _ = uploads_of(World(), on, on.initial(0)[0])
