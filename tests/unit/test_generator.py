@@ -28,12 +28,14 @@ from chronofed import (
 )
 from chronofed.clients.deletion import without_rows
 from chronofed.core.errors import SpecError
+from chronofed.engines import BatchedEngine, ThreadEngine
 from chronofed.methods.memories import gaussians
 from chronofed.methods.memories.base import SEVERAL, MemoryItem, Moment
 from chronofed.methods.memories.vae import LEAST_VARIANCE, Vae
 from chronofed.methods.surrogate import Pool
+from chronofed.runs.checkpoint import decode, encode
 from chronofed.scenarios.base import Plan, Visit
-from tests.helpers.world import blobs, slopes
+from tests.helpers.world import blobs, same, slopes
 
 QUICK = Generator(size=60, steps=20, hidden=8, latent=2)
 GAUSSIAN = Generator("gaussian", size=60)
@@ -355,3 +357,16 @@ def test_it_goes_inside_a_memory_with_teachers(task, scenario):
         found.append([k.record["network"] for k in items if "network" in k.record])
     assert len(found[0]) == len(found[1]) > 0
     assert all(map(torch.equal, *found))
+
+
+def test_gaussians_on_engines_and_in_checkpoints(task, train_for):
+    """The laws have the default form; the other has records of other shapes."""
+    method = Method(memory=Generator("gaussian", covariance="full"), weights=Fixed(0.5))
+    straight = train_for(method, 4)
+    half = decode(encode(train_for(method, 2)))
+    assert same(train_for(method, 4, start=half), straight)
+    with ThreadEngine(task, 2) as engine:
+        assert same(train_for(method, 4, engine=engine), straight)
+    with BatchedEngine(task) as engine:
+        batched = train_for(method, 4, engine=engine)
+    torch.testing.assert_close(batched.params, straight.params, rtol=1e-5, atol=1e-5)

@@ -41,11 +41,13 @@ from chronofed.core.spec_io import alternatives
 from chronofed.engines import BatchedEngine, SerialEngine
 from chronofed.methods.memories import MemoryItem
 from chronofed.models.zoo import Custom
-from tests.helpers.methods import name, quick_pairs, server_samples
+from tests.helpers.methods import QUICK, name, quick_pairs, server_samples
 
 SHIPPED = "chronofed."
 BACKBONES = [c() for c in alternatives(Backbone).values() if c.__module__.startswith(SHIPPED)]
-MEMORIES = [c() for c in alternatives(Memory).values() if c.__module__.startswith(SHIPPED)]
+MEMORIES = [
+    c(**QUICK.get(c, {})) for c in alternatives(Memory).values() if c.__module__.startswith(SHIPPED)
+]
 WEIGHTS = [
     Merged(),
     Uniform(),

@@ -18,6 +18,8 @@ from chronofed.methods.wrappers.descent import adam
 COUNTS, FEATURES, PRODUCTS = "class_counts", "class_features", "class_products"
 DUE = "ccvr_due"
 """Has one entry in a round in which the head is refitted, and none in others."""
+CHANGE = "ccvr_change"
+"""What the last refit added to the model, which the next round takes back."""
 
 
 class Ccvr(ClientWrapper, tag="ccvr"):
@@ -36,14 +38,17 @@ class Ccvr(ClientWrapper, tag="ccvr"):
     ``average = "clients"`` clients count equally in them.
 
     The head is refitted after every round, or after every ``every`` rounds: with the number of rounds of the
-    run, only at its end, as in the publication. The server's model has the new head, so clients start the next
-    round from it. Features are those of the model that clients were sent, which is the same for all; the
-    publication has another exchange after the last round for those of the final model. A class with fewer than
-    two samples in the round has no covariance: it is left out of the softmax, and keeps its row.
+    run, only at its end, as in the publication. It is the head of the model that is evaluated and saved, but
+    **clients do not start from it**: the next round takes the change back, so training is the inner backbone's.
+
+    Features are those of the model that clients were sent, which is the same for all, and so a round older than
+    the head's own model. The publication has another exchange after the last round for features of the final
+    model, which this contract has not; in a trial those gave clearly better heads. A class with fewer than two
+    samples in the round has no covariance: it is left out of the softmax, and keeps its row.
 
     In a round with a refit, a client sends :math:`C k (k + 3) / 2` more numbers of double precision for *C*
     classes and *k* features, computes the features once, and the server needs :math:`C` eigenvalue problems of
-    size *k*. Nothing is kept. Replayed samples count as others. Sums are sent divided by the number of a
+    size *k*. The server keeps one more vector. Replayed samples count as others. Sums are sent divided by the number of a
     client's samples, so that clients with more do not look suspicious. A regression has no classes: there, and
     in a model without a linear last layer, it is the inner backbone. It is refused in ``private``. With
     ``heterofl`` the units that a client lacks count as features of 0.
@@ -79,16 +84,23 @@ class Ccvr(ClientWrapper, tag="ccvr"):
                 "Ccvr.backbone: it has several models, and Ccvr refits one; put Ccvr inside of it"
             )
 
+    def init_server(self, params: Vector, clients: int) -> Record:
+        """As the inner backbone, without a refit."""
+        return {**self.backbone.init_server(params, clients), CHANGE: torch.zeros_like(params)}
+
     def draw(self, server: Record, seed: int, round_: int) -> Record:
-        """As the inner backbone; note whether this round has a refit, if not every round has one."""
-        drawn = super().draw(server, seed, round_)
+        """Take the last refit back; note whether this round has one, if not every round has."""
+        change = server[CHANGE]
+        trained = {**server, "params": server["params"] - change, CHANGE: torch.zeros_like(change)}
+        drawn = super().draw(trained, seed, round_)
         if self.every == 1:
             return drawn
         return {**drawn, DUE: torch.ones(int((round_ + 1) % self.every == 0))}
 
     def broadcast(self, server: Record) -> Record:
         """As the inner backbone, and whether there is a refit."""
-        return {**self.backbone.broadcast(_inner(server)), **_own(server)}
+        due = {DUE: server[DUE]} if DUE in server else {}
+        return {**self.backbone.broadcast(_inner(server)), **due}
 
     def finish(
         self, params: Vector, server: Record, client: Record, local: Local
@@ -117,14 +129,20 @@ class Ccvr(ClientWrapper, tag="ccvr"):
     def refine(self, server: Record, uploads: Uploads, bench: Bench) -> Record:
         """Let the inner backbone refine, and refit the head of the result."""
         server = super().refine(server, uploads, bench)
+        before = server["params"]
+        after = self._calibrated(before, uploads, bench)
+        return {**server, "params": after, CHANGE: after - before}
+
+    def _calibrated(self, params: Vector, uploads: Uploads, bench: Bench) -> Vector:
+        """Return the model with a new head; the same if there is nothing to fit it to."""
         head = self._head(bench.objective)
         if head is None or not uploads[0][1][COUNTS].numel():
-            return server
+            return params
         gaussians = pooled(uploads)
         if not len(gaussians.classes):
-            return server
+            return params
         virtual = gaussians.draw(self.samples, bench.generator)
-        return {**server, "params": self._refitted(server["params"], head, gaussians, virtual)}
+        return self._refitted(params, head, gaussians, virtual)
 
     def _due(self, server: Record) -> bool:
         return self.every == 1 or len(server[DUE]) > 0
@@ -232,8 +250,4 @@ def pooled(uploads: Uploads) -> Gaussians:
 
 
 def _inner(server: Record) -> Record:
-    return {name: tensor for name, tensor in server.items() if name != DUE}
-
-
-def _own(server: Record) -> Record:
-    return {name: tensor for name, tensor in server.items() if name == DUE}
+    return {name: tensor for name, tensor in server.items() if name not in (DUE, CHANGE)}
