@@ -20,6 +20,7 @@ WRONG = {
 # Parts that hold the sections of other parts.
 HOLDERS = {
     "method.memory.curvature": ("method.memory.kind=taylor",),
+    "method.backbone.curvature": ("method.backbone.kind=pvi",),
     "method.memory.detector": ("method.memory.kind=concepts",),
     "method.backbone.assign": ("method.backbone.kind=clusters",),
     "method.backbone.assign.detector": (

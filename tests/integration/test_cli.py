@@ -142,6 +142,15 @@ def test_a_refused_run_leaves_nothing_behind(call, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def test_calls_in_one_process_add_the_working_folder_once(call, tmp_path, monkeypatch):
+    """Its path is part of a command line that starts worker processes, which has a limit."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for _ in range(3):
+        call(["run", "nope.toml"])
+    assert sys.path.count(str(tmp_path)) == 1
+
+
 def test_wrong_usage(call):
     code, out, err = call("fly")
     assert (code, out, err.count("\n")) == (2, "", 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from chronofed import Backbone, Experiment, Linear, Memory, Train
+from chronofed import Backbone, Experiment, Linear, Memory, RoundWeights, Train
 from chronofed.core.spec_io import alternatives, from_table
 from chronofed.runs import runner
 from chronofed.scenarios import Membership
@@ -44,5 +44,5 @@ def test_every_system_has_a_specification():
     ours |= {"q-ffl", "afl", "l2gd", "fedrep", "fedglomo", "compressed", "pvi", "fedrobust"}
     ours |= {"si", "cwr", "pnn", "additive", "heterofl", "ccvr", "feddf"}
     assert shown >= ours | {"diurnal", "blocks"}
-    known = {kind for base in (Backbone, Memory, Membership) for kind in alternatives(base)}
+    known = {kind for base in (Backbone, Memory, RoundWeights, Membership) for kind in alternatives(base)}
     assert shown <= known

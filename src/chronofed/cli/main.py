@@ -79,7 +79,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     print_logs()
     # A spec may name models and methods that the user keeps in the working folder.
     with suppress(FileNotFoundError):
-        sys.path.append(os.getcwd())
+        if (folder := os.getcwd()) not in sys.path:
+            sys.path.append(folder)
     # The same command again continues most of what it began; `run` knows better when there is a run.
     options.continue_with = sys.argv[1:] if arguments is None else list(arguments)
     with terminated_by_signal(), _say_how_to_continue(options):
