@@ -147,7 +147,7 @@ def test_calls_in_one_process_add_the_working_folder_once(call, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     for _ in range(3):
-        call(["run", "nope.toml"])
+        call("run", "nope.toml")
     assert sys.path.count(str(tmp_path)) == 1
 
 
