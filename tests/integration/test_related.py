@@ -44,5 +44,7 @@ def test_every_system_has_a_specification():
     ours |= {"q-ffl", "afl", "l2gd", "fedrep", "fedglomo", "compressed", "pvi", "fedrobust"}
     ours |= {"si", "cwr", "pnn", "additive", "heterofl", "ccvr", "feddf"}
     assert shown >= ours | {"diurnal", "blocks"}
-    known = {kind for base in (Backbone, Memory, RoundWeights, Membership) for kind in alternatives(base)}
+    known = {
+        kind for base in (Backbone, Memory, RoundWeights, Membership) for kind in alternatives(base)
+    }
     assert shown <= known

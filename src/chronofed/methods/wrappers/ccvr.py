@@ -50,8 +50,8 @@ class Ccvr(ClientWrapper, tag="ccvr"):
     classes and *k* features, computes the features once, and the server needs :math:`C` eigenvalue problems of
     size *k*. The server keeps one more vector. Replayed samples count as others. Sums are sent divided by the
     number of a client's samples, so that clients with more do not look suspicious. A regression has no classes:
-    there, and in a model without a linear last layer, it is the inner backbone. It is refused in ``private``. With
-    ``heterofl`` the units that a client lacks count as features of 0.
+    there, and in a model without a linear last layer, it is the inner backbone. It is refused in ``private``.
+    With ``heterofl`` the units that a client lacks count as features of 0.
 
     Attributes:
         backbone: The inner backbone.
