@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := -m pip install --quiet --disable-pip-version-check
 PIP := $(BIN)/python $(INSTALL) --constraint constraints.txt
-QUICK := -n 3 --dist worksteal -m "not slow and not product and not corpus and not browser"
+QUICK := -n 2 --dist worksteal -m "not slow and not product and not corpus and not browser"
 # The only version of torch that test-oldest and test-newest install: others are large, and rarely at hand.
 TORCH := torch==2.13.0
 

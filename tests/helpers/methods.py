@@ -21,7 +21,7 @@ from chronofed.core.spec_io import alternatives
 # The project's own parts; tests define others.
 SHIPPED = "chronofed."
 # Settings that keep the laws quick: the work of these grows with their steps, their code does not.
-QUICK = {Generative: {"steps": 5}, Generator: {"steps": 40, "hidden": 16, "lr": 0.03}}
+QUICK = {Generative: {"steps": 5}, Generator: {"steps": 6, "hidden": 16, "lr": 0.03}}
 # The model of the laws is a single layer, which would be all head; quadratic worlds have other names.
 # The work of FedDF on the server grows with its steps, its code does not.
 FITTING = {FedRep: {"layers": ("*bias", "w", "w1")}, FedDF: {"steps": 5, "batch_size": 16}}

@@ -200,6 +200,7 @@ def test_one_client_and_one_data_set_is_ridge_regression(curvature):
     near(regression(Pvi(prior=2.0, curvature=curvature), 1, 1), ridge(2.0), 1e-12)
 
 
+@pytest.mark.slow
 def test_several_clients_end_in_ridge_regression_where_fedavg_does_not():
     got = regression(Pvi(prior=2.0, damping=0.5, curvature=Exact()), 3, 150, steps=50)
     near(got, ridge(2.0), 1e-10)

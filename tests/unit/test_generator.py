@@ -325,7 +325,9 @@ class OneByOne:
         return Plan(t, {0: Visit(self.rows[t], t)})
 
 
-@pytest.mark.parametrize("memory", [Generator(steps=100), Generator("gaussian")])
+@pytest.mark.parametrize(
+    "memory", [pytest.param(Generator(steps=100), marks=pytest.mark.slow), Generator("gaussian")]
+)
 def test_the_past_class_is_remembered(memory, task):
     """Two rounds, one class each: the old one has a lower loss for every pair."""
     test = task.data.test
