@@ -1,6 +1,6 @@
 """Every method on two federations, tuned alike; makes the tables of docs/results/all-methods.md.
 
-    python benchmarks/all_methods.py images [--seeds 3] [--jobs 2] [--folder runs/all]
+    python benchmarks/all_methods.py images [--seeds 5] [--jobs 2] [--folder runs/all]
     python benchmarks/all_methods.py flights --data FOLDER
 
 ``images``: the images that come with the package in the paper's scenario (examples/demo.toml). ``flights``: all flights
@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import statistics
+import time
 import tomllib
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -53,7 +54,11 @@ def cell_of(job):
     try:
         wanted = experiment(federation, method, lr, seed, data, tuning)
         path = folder / federation / f"{wanted.fingerprint()}-s{seed}"
+        start = time.process_time()
         runner.run(wanted, path, data)
+        cpu = path.with_suffix(".cpu")
+        if not cpu.exists():
+            cpu.write_text(str(time.process_time() - start))
     except ChronofedError as error:
         return str(error).splitlines()[0]
     return path
@@ -119,8 +124,10 @@ def figures(federation, path):
         "down": summary["last_bytes_down"] / visits,
         "client_state": client_state,
         "server_state": server_state,
-        "seconds": summary["seconds"],
+        "cpu_s": float(path.with_suffix(".cpu").read_text()),
     }
+    if "last_personal_accuracy" in summary:
+        rest["personal"] = summary["last_personal_accuracy"]
     if federation == "images":
         return {
             "accuracy": summary["anytime"],
@@ -138,17 +145,20 @@ def figures(federation, path):
     }
 
 
+# Key of a figure, heading, factor and decimals.
 COLUMNS = {
     "images": (
         ("accuracy", "anytime %", 100, 2),
         ("best", "best 5 %", 100, 2),
         ("forgetting", "forgetting %", 100, 1),
         ("worst", "worst client %", 100, 1),
+        ("personal", "personal %", 100, 1),
     ),
     "flights": (
         ("accuracy", "accuracy %", 100, 2),
         ("best", "AUC", 1, 3),
         ("worst", "worst client %", 100, 1),
+        ("personal", "personal %", 100, 1),
     ),
 }
 COSTS = (
@@ -159,56 +169,88 @@ COSTS = (
 )
 
 
-def table(options, chosen, pool):
-    """Run all seeds; return the rows, the best first."""
-    seeds = range(options.seeds)
+def final_runs(options, chosen, pool):
+    """Run every method that has a learning rate with all seeds; return their figures, best first, and the failures."""
     tuned = {method: lr for method, lr in chosen.items() if isinstance(lr, float)}
     jobs = [
         (options.federation, method, lr, seed, options.data, False, options.folder)
-        for seed in seeds
+        for seed in range(options.seeds)
         for method, lr in tuned.items()
     ]
     paths = dict(zip([(job[1], job[3]) for job in jobs], pool.map(cell_of, jobs), strict=True))
     failed = {key: why for key, why in paths.items() if not isinstance(why, Path)}
-    for key, why in failed.items():
-        print("failed:", key, why)
-    whole = [method for method in tuned if not any(key[0] == method for key in failed)]
+    refused = {method: why for method, why in chosen.items() if not isinstance(why, float)}
+    refused |= {f"{method}, seed {seed}": why for (method, seed), why in failed.items()}
     found = {
-        method: [figures(options.federation, paths[method, seed]) for seed in seeds]
-        for method in whole
+        method: [figures(options.federation, paths[method, seed]) for seed in range(options.seeds)]
+        for method in tuned
+        if not any(key[0] == method for key in failed)
     }
+    order = sorted(found, key=lambda m: -statistics.fmean(each["accuracy"] for each in found[m]))
+    return {method: found[method] for method in order}, refused
+
+
+def differences(found):
+    """The paired differences from FedAvg in accuracy, in points, with Holm's correction for their number."""
     plain = [100 * each["accuracy"] for each in found["FedAvg"]]
     gains = {
-        m: paired([100 * each["accuracy"] for each in f], plain)
-        for m, f in found.items()
-        if m != "FedAvg"
+        method: paired([100 * each["accuracy"] for each in runs], plain)
+        for method, runs in found.items()
+        if method != "FedAvg"
     }
-    corrected = dict(zip(gains, holm([gain.p() for gain in gains.values()]), strict=True))
-    unit = statistics.fmean(each["seconds"] for each in found["FedAvg"])
+    corrected = holm([gain.p() for gain in gains.values()])
+    return {
+        method: f"{gain.mean:+.2f} ± {gain.deviation:.2f} ({p_value(p)})"
+        for (method, gain), p in zip(gains.items(), corrected, strict=True)
+    }
+
+
+def p_value(p):
+    """A p-value as a reader wants it; resolved ones are bold."""
+    text = "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
+    return f"**{text}**" if p < 0.05 else text
+
+
+def results_table(options, chosen, found):
+    """What the methods reach."""
+    against = differences(found)
     columns = COLUMNS[options.federation]
-    heads = [
-        "method",
-        "lr",
-        *(c[1] for c in columns),
-        "against FedAvg",
-        *(c[1] for c in COSTS),
-        "time",
-    ]
-    rows = [heads, ["---"] * len(heads)]
-    order = sorted(found, key=lambda m: -statistics.fmean(each["accuracy"] for each in found[m]))
-    for method in order:
-        each = found[method]
-        numbers = [cell([one[key] for one in each], *rest) for key, _, *rest in columns]
+    rows = [["method", "family", "lr", *(c[1] for c in columns), "against FedAvg"]]
+    for method, runs in found.items():
+        numbers = [
+            cell([one[key] for one in runs], *rest) if all(key in one for one in runs) else ""
+            for key, _, *rest in columns
+        ]
+        family = METHODS[method]["family"]
+        rows.append([method, family, f"{chosen[method]:g}", *numbers, against.get(method, "")])
+    return rows
+
+
+def costs_table(found):
+    """What the methods cost, in models and in the time of FedAvg."""
+    unit = statistics.fmean(each["cpu_s"] for each in found["FedAvg"])
+    rows = [["method", *(c[1] for c in COSTS), "CPU time"]]
+    for method, runs in found.items():
         costs = [
-            f"{statistics.fmean(one[key] for one in each):.{digits}f}"
+            f"{statistics.fmean(one[key] for one in runs):.{digits}f}"
             for key, _, _, digits in COSTS
         ]
-        seconds = statistics.fmean(one["seconds"] for one in each) / unit
-        gain = gains.get(method)
-        against = "" if gain is None else f"{gain.mean:+.2f} (p = {corrected[method]:.2f})"
-        rows.append([method, f"{tuned[method]:g}", *numbers, against, *costs, f"{seconds:.1f}"])
-    refused = {method: why for method, why in chosen.items() if not isinstance(why, float)}
-    return ["| " + " | ".join(row) + " |" for row in rows], refused
+        seconds = statistics.fmean(one["cpu_s"] for one in runs) / unit
+        rows.append([method, *costs, f"{seconds:.1f}"])
+    return rows
+
+
+def markdown(rows):
+    """The lines of a table whose first row is its head."""
+    rows = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def insert(page, name, text):
+    """Put a table between the marks of its name on a page."""
+    begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
+    before, rest = page.read_text().split(begin)
+    page.write_text(before + begin + text + end + rest.split(end)[1])
 
 
 def main():
@@ -216,14 +258,19 @@ def main():
     parser.add_argument("federation", choices=list(FEDERATIONS))
     parser.add_argument("--data", type=Path, help="folder of flights.csv")
     parser.add_argument("--only", nargs="*", default=list(METHODS), help="names of methods")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--folder", type=Path, default=Path("runs/all"))
+    parser.add_argument("--page", type=Path, help="page to put the tables on")
     options = parser.parse_args()
     with ProcessPoolExecutor(options.jobs) as pool:
         chosen = tune(options, pool)
-        lines, refused = table(options, chosen, pool)
-    print("\n".join(lines))
+        found, refused = final_runs(options, chosen, pool)
+    results, costs = markdown(results_table(options, chosen, found)), markdown(costs_table(found))
+    print(results, costs, sep="\n\n")
+    if options.page:
+        insert(options.page, f"results of {options.federation}", results)
+        insert(options.page, f"costs of {options.federation}", costs)
     for method, why in refused.items():
         print(f"{method}: {why}")
 

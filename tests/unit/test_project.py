@@ -50,6 +50,12 @@ def test_public_names():
         _ = chronofed.Nothing
 
 
+def test_no_marks_of_merges():
+    marks = r"^ *(<<<<<<<|=======|>>>>>>>)( |$)"
+    found = subprocess.run(["git", "grep", "-nE", marks], cwd=ROOT, capture_output=True, text=True)
+    assert found.returncode == 1, found.stdout
+
+
 def imports(path: Path):
     """Rooms that a file imports from, at the top or inside functions."""
     for node in ast.walk(ast.parse(path.read_text())):

@@ -16,6 +16,7 @@ from chronofed import (
     CoreSet,
     Correlated,
     FedAvg,
+    FedCurv,
     FedNova,
     FedOpt,
     FedProx,
@@ -30,6 +31,7 @@ from chronofed import (
     Mlp,
     Optimal,
     Private,
+    Pvi,
     Scaffold,
     Taylor,
     Train,
@@ -379,6 +381,20 @@ def test_far_larger_replies_are_outliers(part, entry, setting, honest):
     assert found[first.client].startswith(f"round 2: {part}.{entry}: norm ")
     assert setting in found[first.client]
     assert "\n" not in found[first.client]
+
+
+@pytest.mark.parametrize(("backbone", "entry"), [(FedCurv(), "fisher"), (Pvi(), "precision")])
+@pytest.mark.parametrize(("factor", "refused"), [(100, False), (100_000, True)])
+def test_curvatures_differ_more_between_honest_clients(
+    backbone, entry, factor, refused, scenario, task
+):
+    bounds = {key: 1.0 for key in backbone.upload_keys if key != "delta"}
+    method = Method(Clipped(backbone, bounds=bounds))
+    honest = watched(method, scenario, task, rounds=1)
+    first, *others = honest.results
+    large = scaled(first, "upload", entry, factor)
+    found = honest.screen.outliers([large, *others], honest.orders[first.client])
+    assert (first.client in found) == refused
 
 
 def fresh(honest, **settings) -> Screen:

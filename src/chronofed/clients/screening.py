@@ -39,9 +39,9 @@ class Screening(Config):
 
     Attributes:
         max_norm_factor: Maximum norm of a tensor in an upload, as a multiple of the median.
-        max_other_factor: The same for everything else: buffers, records for a memory on the server, and probes
-            for adaptive weights. These differ more between honest clients: where a model fits the data of one
-            client and not of another, gradients differ by a factor of some hundreds.
+        max_other_factor: The same for everything else: curvatures in an upload, buffers, records for a memory
+            on the server, and probes for adaptive weights. These differ more between honest clients: where a
+            model fits the data of one client and not of another, gradients differ by a factor of some hundreds.
         max_norm: Maximum norm of a tensor in an upload, whatever the others send.
         max_size: Maximum number of samples that a client may claim to have.
         history: Number of recently accepted norms to remember; they help where fewer than 3 clients reply.
@@ -221,7 +221,9 @@ class Screen:
         return client.prepare() if exchange == "prepare" else client.serve()[0]
 
     def _far(self, name: str, place: str, norms: Mapping[int, float]) -> list[tuple[int, str]]:
-        setting = "max_norm_factor" if place.startswith("upload.") else "max_other_factor"
+        curved = {f"upload.{name}" for name in self.method.backbone.curvatures}
+        update = place.startswith("upload.") and place not in curved
+        setting = "max_norm_factor" if update else "max_other_factor"
         factor: float = getattr(self.settings, setting)
         usual = self._usual(name, list(norms.values()))
         if not usual:

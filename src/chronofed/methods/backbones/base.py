@@ -123,6 +123,8 @@ class Backbone(Kind, kw_only=True):
     """All entries of a client's uploads in a round; an entry that is not named here cannot be clipped."""
     nonnegative: ClassVar[tuple[str, ...]] = ()
     """The entries of uploads that are never negative."""
+    curvatures: ClassVar[tuple[str, ...]] = ()
+    """The entries of uploads that are curvatures, or products of them; they differ widely between clients."""
     private: ClassVar[bool] = False
     """Whether it guarantees differential privacy, so that nothing else may leave a client."""
     refines: ClassVar[bool] = False

@@ -37,6 +37,7 @@ class FedCurv(Backbone, tag="fedcurv"):
     stateful: ClassVar[bool] = True
     upload_keys: ClassVar[tuple[str, ...]] = ("delta", "fisher", "pull")
     nonnegative: ClassVar[tuple[str, ...]] = ("fisher",)
+    curvatures: ClassVar[tuple[str, ...]] = ("fisher", "pull")
     reference: ClassVar[str] = (
         "Shoham et al. (2019), Overcoming Forgetting in Federated Learning on Non-IID Data"
     )

@@ -61,6 +61,7 @@ class Pvi(Backbone, tag="pvi"):
     names_clients: ClassVar[bool] = True
     upload_keys: ClassVar[tuple[str, ...]] = NATURAL
     nonnegative: ClassVar[tuple[str, ...]] = ("precision",)
+    curvatures: ClassVar[tuple[str, ...]] = NATURAL
     reference: ClassVar[str] = (
         "Bui et al. (2018), Partitioned Variational Inference: A Unified Framework Encompassing Federated and "
         "Continual Learning"

@@ -60,6 +60,7 @@ class Wrapper(Backbone):
     private = _Inner()
     upload_keys = _Inner()
     nonnegative = _Inner()
+    curvatures = _Inner()
     refines = _Inner()
     needs_samples = _Inner()
     names_clients = _Inner()

@@ -28,34 +28,6 @@ class Clipped(Wrapper, tag="clipped"):
     with :math:`B` = ``bound`` for the update. Other entries that the inner backbone's clients send have other
     units, so they need their own bounds:
 
-    backbone      entry           bounded quantity
-    ============  ==============  ===================================================================
-    all           ``bound``       the update; ``fednova``: of one effective step; ``mifa``: its change
-    scaffold      ``control``     change of the control; the client's own is not clipped
-    mime          ``gradient``    full gradient, in the extra exchange of a round
-    mimelite      ``gradient``    full gradient, sent with the update
-    fednova       ``steps``       number of effective steps, which multiplies the mean step
-    fedlin        ``gradient``    full gradient, in the extra exchange of a round
-    fedlin        ``steps``       number of effective steps
-    fedcurv       ``fisher``      curvature at the end; the client's own is not clipped
-    fedcurv       ``pull``        curvature times the model at the end; likewise
-    fedgate       ``per_length``  one over step size times number of steps
-    pvi           ``precision``   precision of the product of all factors of a client, ``bound`` is not used
-    pvi           ``pull``        precision times mean of the same
-    q-ffl         ``loss``        mean loss at the server's model
-    q-ffl         ``per_lr``      one over the learning rate
-    afl           ``loss``        mean loss at the server's model
-    fedglomo      ``change``      difference of the updates of two models
-    cwr           ``rows``        rows of the last layer, each times the share of its class
-    cwr           ``shares``      share of every class
-    additive      ``adaptive``    the client's own part; what it keeps is not clipped
-    heterofl      ``classes``     1 for every class that a client has; any bound will do
-    clusters      ``scores``      by ``scores``: one plus the score of every model, in the extra exchange
-    clusters      ``baseline``    by ``scores``: one plus the score after training
-    clusters      ``votes``       by ``centres``: share of samples near each centre, in the extra exchange
-    clusters      ``feature``     by ``centres``: mean feature, in the extra exchange
-    ============  ==============  ===================================================================
-    =======
     ========  ==================  ========================================================================
     backbone  entry               bounded quantity
     ========  ==================  ========================================================================
