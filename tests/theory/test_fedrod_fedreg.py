@@ -21,6 +21,7 @@ from chronofed import (
     run,
 )
 from chronofed.core.errors import IncompatibleError, SpecError
+from chronofed.methods.backbones.fedreg import along
 from chronofed.methods.local import ClientLocal
 from chronofed.methods.surrogate import Surrogate
 from chronofed.models.zoo import Custom
@@ -238,6 +239,14 @@ def test_without_made_samples_it_is_a_step_at_the_mixed_point_and_with_mix_one_f
         plain = sum(n * v for n, v in ends) / sum(n for n, _ in ends)
     near(mixed, plain)
     assert not torch.equal(want, plain)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-25])
+def test_a_correction_does_not_depend_on_the_size_of_the_gradient(size):
+    moved, gradient = torch.tensor([3.0, 1.0]), torch.tensor([1.0, 1.0])
+    near(along(moved, size * gradient), torch.tensor([2.0, 2.0]), 1e-6)
+    assert not along(-moved, size * gradient).any()
+    assert not along(moved, 0 * gradient).any()
 
 
 def test_made_samples_are_made_once_a_round(monkeypatch):

@@ -74,10 +74,7 @@ class FedReg(Backbone, tag="fedreg"):
         made = self._made(server["params"], same)
         correction = torch.zeros_like(found)
         for gradient in made.gradients(server["params"] + moved / 2, same):
-            wide = gradient.double()
-            square, product = float(wide @ wide), float((moved - correction).double() @ wide)
-            if product > 0 < square:
-                correction.add_(gradient, alpha=product / square)
+            correction.add_(along(moved - correction, gradient))
         return found.add_(correction, alpha=1 / lr)
 
     def _made(self, shared: Vector, local: ClientLocal) -> "_Made":
@@ -136,3 +133,13 @@ class _Made:
         second = objective.gradient(params, Batch(self.perturbed, *rest))
         objective.buffers = buffers
         return first, second
+
+
+def along(moved: Vector, gradient: Vector) -> Vector:
+    r"""Return the part of a movement along a gradient, :math:`\max(0, m^\top g) g / \|g\|^2`.
+
+    In double precision: a gradient may be so small that one over its square is no single number.
+    """
+    wide = gradient.double()
+    square, product = float(wide @ wide), float(moved.double() @ wide)
+    return (product / square * wide).to(moved) if product > 0 < square else torch.zeros_like(moved)
