@@ -115,7 +115,9 @@ def test_the_two_sided_form_finds_the_point_and_the_one_sided_does_not():
     assert sum(place == 60 for place in found["one-sided"]) < 5
 
 
-@pytest.mark.parametrize(("shape", "sensitivity", "most"), [((9, 1), 0.05, 15), ((20, 2), 0.05, 3), ((8, 2), 0.1, 15)])
+@pytest.mark.parametrize(
+    ("shape", "sensitivity", "most"), [((9, 1), 0.05, 15), ((20, 2), 0.05, 3), ((8, 2), 0.1, 15)]
+)
 def test_few_false_alarms(shape, sensitivity, most):
     detector = BetaRatio(sensitivity=sensitivity)
     streams = (beta(1000 + seed, (*shape, 100)) for seed in range(150))
