@@ -149,7 +149,7 @@ WEIGHTS = [
     Correlated(1.0, 0.1, 0.5),
     Adaptive(),
     Bounded(1.0, 0.1, covariance=0.5),
-    Covariance(tuple(tuple(1.0 + (k == j) for k in range(9)) for j in range(9)), 0.1),
+    Covariance(tuple(tuple(1.0 + (k == j) for k in range(20)) for j in range(20)), 0.1),
 ]
 
 
