@@ -43,8 +43,25 @@ def test_every_system_has_a_specification():
     ours |= {"distil", "balanced", "fedreg", "fedrod"}
     ours |= {"q-ffl", "afl", "l2gd", "fedrep", "fedglomo", "compressed", "pvi", "fedrobust"}
     ours |= {"si", "cwr", "pnn", "additive", "heterofl", "ccvr", "feddf"}
+    ours |= {"fedprox", "scaffold", "mime", "mimelite", "fednova", "ditto", "fedopt", "clusters"}
+    ours |= {"taylor", "core-set", "generative", "concepts", "generator"}
     assert shown >= ours | {"diurnal", "blocks"}
     known = {
         kind for base in (Backbone, Memory, RoundWeights, Membership) for kind in alternatives(base)
     }
     assert shown <= known
+
+
+def test_every_line_of_the_table_leads_to_a_specification():
+    """Or to several, as the section has it."""
+    table = PAGE.partition("## Systems that are here")[2].partition("\n###")[0]
+    sections = {
+        re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-"): text
+        for heading, text in re.findall(r"^### (.*?)\n(.*?)(?=^##|\Z)", PAGE, re.M | re.S)
+    }
+    lines = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(lines) > 40
+    for line in lines:
+        anchor = re.search(r"\(#([a-z0-9-]+)\)", line)
+        assert anchor, line
+        assert "```toml\n" in sections[anchor[1]], line

@@ -14,8 +14,10 @@ from torch import nn
 
 from chronofed import (
     Adaptive,
+    Bounded,
     Classification,
     Correlated,
+    Covariance,
     Ditto,
     FedAvg,
     FedCurv,
@@ -146,6 +148,8 @@ WEIGHTS = [
     Optimal(1.0, 0.1),
     Correlated(1.0, 0.1, 0.5),
     Adaptive(),
+    Bounded(1.0, 0.1, covariance=0.5),
+    Covariance(tuple(tuple(1.0 + (k == j) for k in range(20)) for j in range(20)), 0.1),
 ]
 
 

@@ -208,16 +208,54 @@ def test_a_teacher_without_buffers_is_refused_if_the_model_has_some(after, data)
 # Privacy
 
 
-@pytest.mark.parametrize("inner", [OwnStart(), Tailored(), Graded(), Polished()], ids=repr)
+INNER = [OwnStart(), Tailored(), Tracing(), Graded(), Balanced(), Polished(), Watched()]
+
+
+@pytest.mark.parametrize("inner", INNER, ids=lambda part: type(part).__name__)
 def test_clipped_without_a_bound_is_the_inner_backbone(inner, after):
-    """Names, addresses, starts and refinement pass through."""
+    """Names, addresses, keys, values, offsets, notes, detectors, starts and refinement pass through."""
     bounds = {name: 1e30 for name in inner.upload_keys if name != "delta"}
     assert same(after(Method(Clipped(inner, 1e30, bounds))), after(Method(inner)))
 
 
-def test_private_serves_starts_addresses_and_teachers(after):
-    for inner, memory in [(OwnStart(), {}), (FedAvg(), {"memory": Distilling()})]:
-        after(Method(Private(inner), average="clients", **memory), 2)
+class Addressed(FedAvg, tag="test-addressed"):
+    """Sends every client a record of its own, and does not ask who answered."""
+
+    def address(self, sent, client):
+        return {"params": sent["params"] * (1 + client / 100)}
+
+
+SERVED = {
+    "OwnStart": Method(Private(OwnStart()), average="clients"),
+    "Addressed": Method(Private(Addressed()), average="clients"),
+    "Tracing": Method(Private(Tracing()), average="clients"),
+    "Graded": Method(Private(Graded(), bounds={"loss": 4.0}), average="clients"),
+    "Balanced": Method(Private(Balanced()), average="clients"),
+    "Watched": Method(Private(Watched()), average="clients"),
+    "Distilling": Method(Private(FedAvg()), Distilling(), average="clients"),
+}
+
+
+@pytest.mark.parametrize("method", SERVED.values(), ids=SERVED)
+@pytest.mark.some(4)
+def test_private_serves_what_needs_no_names(method, after, task, world):
+    """The noise of a seed is the same after a resumption, in any order and on Flower."""
+    whole = after(method, 3)
+    assert same(after(method, 3, start=decode(encode(after(method, 2)))), whole)
+    assert same(after(method, 3, engine=ShuffledWorkers(task)), whole)
+    assert same_but_clients(after(method, 3, engine=world(method).engine), whole)
+    bare = Method(method.backbone.backbone, method.memory, average="clients")
+    assert not torch.equal(after(bare, 3).params, whole.params)
+
+
+def test_private_and_clipped_send_every_client_its_own_record(after, task):
+    plain = Method(Addressed(), average="clients")
+    bounded = Method(Clipped(Addressed(), 1e30), average="clients")
+    assert same(after(bounded, 2), after(plain, 2))
+    quiet = Method(Private(Addressed(), 1e30, noise=0.0), average="clients")
+    torch.testing.assert_close(after(quiet, 2).params, after(plain, 2).params)
+    alike = after(Method(average="clients"), 2).params
+    assert (after(plain, 2).params - alike).abs().max() > 1e-3
 
 
 def test_private_hides_who_sent_an_upload(after):
@@ -288,6 +326,18 @@ def test_refining_follows_the_seed_and_the_samples(after, task, scenario):
         server_samples=task.data.test.x[40:80],
     )
     assert not torch.equal(first.params, other.params)
+
+
+@every
+@pytest.mark.some(3)
+def test_a_deleted_client_leaves_and_the_run_resumes_without_it(method, after, straight):
+    """Its state goes before the round of the request, and only its."""
+    gone = [Deletion(round=2, clients=(1,))]
+    whole = after(method, deletions=gone)
+    half = decode(encode(after(method, 2)))
+    assert same(after(method, start=half, deletions=gone), whole)
+    assert set(whole.client_states) == set(straight(method).client_states) - {1}
+    assert not torch.equal(whole.params, straight(method).params)
 
 
 def test_every_client_gets_its_own_record_and_traffic_counts_it(after, task):

@@ -156,3 +156,41 @@ def test_blocks_have_models_of_their_own():
     )
     alone = QuadraticWorld(parts[2:]).train(Method(Mime()), 2)
     assert each(mime[-1])[1] == models(alone)[-1].item()
+
+
+C = [(1.0, -0.25)]
+
+
+@pytest.mark.parametrize("models", [2, 3])
+def test_a_model_that_nobody_follows_dies_if_the_table_is_full(models):
+    """One client sees A, B, C and A, in one step of 1 each, which ends at the minimum: 1, -1, -1/4, 1.
+
+    With room for three models it returns to that of A. With two, C's takes the place of A's, as a copy of B's;
+    on A again it has loss 41/32, which is 5/16 more than on C before and so no change, and B's has 5/2.
+    """
+    there = QuadraticWorld([[A, B, C]], [{0: 0}, {0: 1}, {0: 2}, {0: 0}])
+    method = Method(Clusters(models=models, assign=scores(0.5)))
+    states = there.train(method, 4, lr=1.0, steps=1)
+    if models == 3:
+        assert each(states[-1]) == {0: 1.0, 1: -1.0, 2: -0.25}
+        assert table(states[-1], "of") == [0]
+        return
+    assert [table(s, "number") for s in states] == [[0, -1], [0, 1], [2, 1], [2, 1]]
+    assert [table(s, "of") for s in states] == [[0], [1], [0], [0]]
+    assert [each(s) for s in states[2:]] == [{2: -0.25, 1: -1.0}, {2: 1.0, 1: -1.0}]
+    # The main model is the one that it follows.
+    assert [s.params.item() for s in states] == [1.0, -1.0, -0.25, 1.0]
+
+
+def test_a_full_table_of_models_in_use_has_no_place():
+    """Client 0 changes from A to C, on which its model has loss 7/4 and the other 5/4: it joins that one.
+
+    Its step ends in -1/4 and that of client 1 in -1, so the model of both is -5/8. Nobody trains the first.
+    """
+    there = QuadraticWorld([[A, C], [B, B]], [{0: 0, 1: 0}, {0: 1, 1: 1}])
+    assign = scores(0.5, eager=False, merge=0.0)
+    first, second = there.train(Method(Clusters(models=2, assign=assign)), 2, lr=1.0, steps=1)
+    assert (each(first), table(first, "of")) == ({0: 1.0, 1: -1.0}, [0, 1])
+    assert (each(second), table(second, "of")) == ({0: 1.0, 1: -0.625}, [1, 1])
+    # The next score is compared with that after training, on C.
+    assert second.server["assign_detector_last"].tolist() == [1 - 1 / 32, 0.5]

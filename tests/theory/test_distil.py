@@ -101,7 +101,7 @@ def written_out(rounds, penalty, label_loss=functional.cross_entropy, keep=False
 
 def agrees(memory, want, task=TASK):
     got = trained(memory, task=task)[-1].params
-    torch.testing.assert_close(got, want, rtol=0, atol=1e-13)
+    torch.testing.assert_close(got, want, rtol=0, atol=2e-15)
 
 
 ALL = [0, 1, 2, 3]
@@ -179,7 +179,8 @@ def test_a_teacher_that_agrees_says_nothing():
     for form in ("softmax", "sigmoid"):
         logits = model.logits(w, DATA.train.x)
         found = model.distilled(w, Batch.mean(DATA.train), logits, 2.0, None, form)
-        assert found.abs().max() < 1e-16
+        # The sum of a softmax is 1 up to 2e-16, of which inputs over temperature and samples are left.
+        assert found.abs().max() < 2e-17
 
 
 def test_two_models_are_kept_and_the_classes_of_all():

@@ -261,9 +261,9 @@ def test_pooled_moments_are_those_of_the_union():
     found = pooled(sent)
     assert found.classes.tolist() == [0, 1, 2, 3]
     for c in range(CLASSES):
-        np.testing.assert_allclose(found.means[c], f[y == c].mean(0), rtol=0, atol=1e-15)
+        np.testing.assert_allclose(found.means[c], f[y == c].mean(0), rtol=0, atol=5e-16)
         want = np.cov(f[y == c].T)
-        np.testing.assert_allclose(found.covariances[c], want, rtol=0, atol=1e-15)
+        np.testing.assert_allclose(found.covariances[c], want, rtol=0, atol=5e-16)
 
 
 def test_pooled_moments_by_the_formula_of_the_publication():

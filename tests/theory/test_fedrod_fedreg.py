@@ -21,7 +21,7 @@ from chronofed import (
     run,
 )
 from chronofed.core.errors import IncompatibleError, SpecError
-from chronofed.methods.backbones.fedreg import along
+from chronofed.methods.backbones.fedreg import _Made, along
 from chronofed.methods.local import ClientLocal
 from chronofed.methods.surrogate import Surrogate
 from chronofed.models.zoo import Custom
@@ -51,7 +51,7 @@ def trained(backbone, rounds=3, task=NETWORK, world=BOTH, train=FULL, **others):
     return list(run(Method(backbone, **others), world, task, rounds=rounds, train=train))
 
 
-def near(one, other, atol=1e-13):
+def near(one, other, atol=2e-15):
     torch.testing.assert_close(one, other, rtol=0, atol=atol)
 
 
@@ -204,10 +204,40 @@ def fedreg(rounds, mix, steps, pseudo, perturbed):
 def test_fedreg_written_out(settings):
     backbone = FedReg(**settings)
     want, products = fedreg(4, backbone.mix, backbone.steps, backbone.pseudo, backbone.perturbed)
-    near(trained(backbone, 4, LINEAR, SOME)[-1].params, want, 1e-12)
+    near(trained(backbone, 4, LINEAR, SOME)[-1].params, want, 1e-14)
     # Both corrections are at work, and leave what they should.
     assert any(a > 0 for a, _, _, _ in products)
     assert max(max(second, third) for _, _, second, third in products) < 1e-14
+
+
+def test_no_step_is_along_a_gradient_of_made_samples(monkeypatch):
+    """With gradients of any direction; a step that is along neither is the plain one."""
+    samples, draws = DATA.train[torch.arange(20)], torch.Generator().manual_seed(0)
+    seen = []
+
+    def drawn(self, params, local):
+        seen.append(torch.randn(2, len(params), generator=draws, dtype=torch.float64))
+        return seen[-1]
+
+    monkeypatch.setattr(_Made, "gradients", drawn)
+    local = ClientLocal(LINEAR.objective(), samples, Surrogate(), FULL, torch.Generator())
+    w, plain = LINEAR.initial(0)[0], 0
+    for _ in range(40):
+        v = w + torch.randn(len(w), generator=draws, dtype=torch.float64)
+        direction = FedReg(steps=1).gradient(v, {"params": w}, local)
+        uncorrected = FedReg(steps=0).gradient(v, {"params": w}, local)
+        g2, g3 = seen[-1]
+        first = v - LR * uncorrected - w
+        first = first - g2 * (first @ g2 / (g2 @ g2)).clamp(min=0)
+        last = v - LR * direction - w
+        assert first @ g2 < 1e-14
+        assert last @ g3 < 1e-14
+        if first @ g3 <= 0:
+            near(last, first)
+        if (v - LR * uncorrected - w) @ g2 <= 0 and first @ g3 <= 0:
+            assert torch.equal(direction, uncorrected)
+            plain += 1
+    assert 0 < plain < 40
 
 
 def test_the_second_correction_matters():

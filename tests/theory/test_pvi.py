@@ -48,7 +48,8 @@ def posterior(samples, prior=PRIOR):
     return b / (prior + h), prior + h
 
 
-def near(one, other, atol=1e-14):
+def near(one, other, atol=2e-15):
+    """Compare up to a unit in the last place of the largest precisions, of about 12."""
     torch.testing.assert_close(one, other, rtol=0, atol=atol)
 
 
@@ -197,11 +198,11 @@ def regression(backbone, clients, rounds, steps=400):
 @pytest.mark.parametrize("curvature", [Exact(), Hutchinson()], ids=repr)
 def test_one_client_and_one_data_set_is_ridge_regression(curvature):
     """Whatever the curvature, which cancels."""
-    near(regression(Pvi(prior=2.0, curvature=curvature), 1, 1), ridge(2.0), 1e-12)
+    near(regression(Pvi(prior=2.0, curvature=curvature), 1, 1), ridge(2.0))
 
 
 @pytest.mark.slow
 def test_several_clients_end_in_ridge_regression_where_fedavg_does_not():
     got = regression(Pvi(prior=2.0, damping=0.5, curvature=Exact()), 3, 150, steps=50)
-    near(got, ridge(2.0), 1e-10)
+    near(got, ridge(2.0))
     assert (regression(FedAvg(), 3, 150, steps=50) - ridge(0.0)).abs().max() > 1e-3

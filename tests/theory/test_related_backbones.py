@@ -138,7 +138,8 @@ def test_fedlin_finds_the_minimum_whoever_is_slow():
         kind: there.train(Method(kind()), 300, 0.05, 6, settings=slow)[-1].params
         for kind in (FedLin, FedAvg)
     }
-    torch.testing.assert_close(ends[FedLin], best, rtol=0, atol=1e-14)
+    # Within two units in the last place of numbers of order 1.
+    torch.testing.assert_close(ends[FedLin], best, rtol=0, atol=5e-16)
     assert (ends[FedAvg] - best).abs().max() > 1e-3
 
 
@@ -198,9 +199,9 @@ def test_fedgate_minimises_the_weighted_objective_also_of_unequal_steps():
 
 def test_mifa_of_everybody_is_fedavg():
     there = world()
-    assert apart(there.train(equal(Mifa()), 20), there.train(equal(FedAvg()), 20)) < 1e-14
+    assert apart(there.train(equal(Mifa()), 20), there.train(equal(FedAvg()), 20)) < 5e-16
     half = there.train(equal(Mifa(server_lr=0.5)), 9), there.train(equal(FedAvg(server_lr=0.5)), 9)
-    assert apart(*half) < 1e-14
+    assert apart(*half) < 5e-16
 
 
 @pytest.mark.parametrize("average", ["samples", "clients"])
@@ -250,9 +251,9 @@ def test_pfedme_of_many_inner_steps_is_exact():
                 ends[i] = ends[i] - LR * envelope(ends[i], h, b, tie)[1]
             kept = snapshot.client_states[i].backbone_state["personal"]
             want = envelope(ends[i], h, b, tie)[0]
-            torch.testing.assert_close(kept, want, rtol=0, atol=1e-14)
+            torch.testing.assert_close(kept, want, rtol=0, atol=5e-16)
         w = w + 0.5 * (sum(ends) / 3 - w)
-        torch.testing.assert_close(snapshot.params, w, rtol=0, atol=1e-14)
+        torch.testing.assert_close(snapshot.params, w, rtol=0, atol=5e-16)
 
 
 def test_pfedme_by_hand():
@@ -268,7 +269,8 @@ def test_pfedme_by_hand():
 def test_pfedme_with_a_large_tie_is_fedavg():
     there, tie = world(), 1e7
     one = there.train(Method(PFedMe(tie, inner=9, inner_lr=1 / tie)), 4)
-    assert apart(one, there.train(Method(FedAvg()), 4)) < 1e-5
+    # The models differ by a multiple of 1/tie.
+    assert apart(one, there.train(Method(FedAvg()), 4)) < 3 / tie
 
 
 def test_pfedme_takes_all_inner_steps_of_a_local_step_on_one_mini_batch():

@@ -1,5 +1,6 @@
 """Several global models as a user meets them: measures, records, files and reports."""
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from chronofed import (
     Train,
 )
 from chronofed.methods.clusters.table import Table
+from chronofed.reports.followed import followed, followed_lines
 from chronofed.reports.groups import groups
 from chronofed.reports.payload import build_payload
 from chronofed.reports.runs import RunView
@@ -128,3 +130,43 @@ def test_a_report_shows_some_columns_and_clients(tmp_path):
     assert {len(of) for of in shown["of"]} == {100}
     assert set(shown["models"]) == {3}
     assert shown["rounds"][-1] == 1200
+
+
+def test_a_terminal_shows_who_followed_which_model_when(tmp_path, cli):
+    run = write_run(tmp_path / "a", "A", rounds=160, models=3)
+    lines = RunView.read(run).record("clusters")
+    of = {line["round"]: line["of"] for line in lines}
+    for client, changes in enumerate(followed(lines)):
+        # Every evaluation shows the latest change.
+        for round_, models in of.items():
+            known = [model for when, model in changes if when <= round_]
+            assert models[client] == (known[-1] if known else -1)
+        assert all(one != other for (_, one), (_, other) in itertools.pairwise(changes))
+    code, out, _ = cli("status", run)
+    assert code == 0
+    assert "  0, 1, 2 followed at round 160\n" in out
+    assert (
+        "client 0: ..., 1 from round 40, 2 from round 80, 0 from round 120, 1 from round 160\n"
+        in out
+    )
+    assert "client 4: 0 from round 80, 1 from round 120, 2 from round 160\n" in out
+    found = json.loads(cli("status", run, "--json")[1])["followed"]
+    assert found[4] == [[80, 0], [120, 1], [160, 2]]
+
+
+def test_clients_that_join_leave_and_are_many():
+    lines = [
+        {"round": 2, "models": [0], "of": [0]},
+        {"round": 4, "models": [0, 3], "of": [3, 0]},
+        {"round": 6, "models": [0, 3], "of": [-1, 0]},
+    ]
+    assert followed(lines) == [[(2, 0), (4, 3), (6, -1)], [(4, 0)]]
+    assert list(followed_lines(lines, ["north"])) == [
+        "0 followed at round 6",
+        "client north: 0 from round 2, 3 from round 4, none from round 6",
+        "client 1: 0 from round 4",
+    ]
+    many = list(followed_lines([{"round": 1, "models": [0], "of": [0] * 30 + [-1]}]))
+    assert many[-1] == "and 11 more clients; see chronofed report or --json"
+    assert len(many) == 22
+    assert list(followed_lines([])) == []

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from chronofed.core.config import Kind
+    from chronofed.runs.spec_reference import Key
 
 GROUP = "settings and data"
 HELP = "list the parts of methods: backbones, memories ...; or show one"
@@ -23,7 +24,7 @@ MORE = (
     "Any backbone goes with any memory and any weights. Stateless: clients need not come back. "
     "chronofed methods NAME shows the settings of one, its needs, costs and reference."
 )
-COSTS = "measured on a small run, in models; memories: for each data set or record"
+COSTS = "measured on a small run, in models"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -117,6 +118,8 @@ def _table(family: str, rows: Sequence[Mapping[str, Any]], longest: int) -> "Tab
 def _stateless(row: Mapping[str, Any]) -> str:
     if not row["stateless"]:
         return "no"
+    if row["part"] == "detector":
+        return "as holder"
     return "as inner" if "backbone" in row["settings"] else "yes"
 
 
@@ -138,27 +141,39 @@ def _lines(row: Mapping[str, Any], cls: "type[Kind]") -> Iterator[str]:
     yield f"{row['part']} {row['kind']}"
     yield from _wrapped("", plain(summary(cls)), 2)
     yield ""
-    reasons = {"no": "no: clients must come back", "as inner": "as its backbone is"}
+    reasons = {
+        "no": "no: clients must come back",
+        "as inner": "as its backbone is",
+        "as holder": "as the part is that holds it",
+    }
     stateless = reasons.get(_stateless(row), "yes")
     facts = {"needs": row["needs"], "stateless": stateless, "reference": row["reference"] or "-"}
     if row["costs"] is not None:
-        facts |= {"costs": f"{shown_costs(row['costs'])} ({COSTS})"}
+        each = "; for each data set or record" if row["part"] == "memory" else ""
+        facts |= {"costs": f"{shown_costs(row['costs'])} ({COSTS}{each})"}
     for name, text in sorted(facts.items()):
         yield from _wrapped(name, text, 13)
-    yield from _settings(cls)
+    yield from _settings(row["part"], cls)
 
 
-def _settings(cls: "type[Kind]") -> Iterator[str]:
+def _settings(part: str, cls: "type[Kind]") -> Iterator[str]:
     from chronofed.cli.spec import plain
     from chronofed.runs.spec_reference import keys
 
     found = keys(cls)
     yield from ("", "settings" if found else "no settings")
     for key in found:
-        kind = plain(key.type) if key.section is None else f"[{key.section.place}]"
+        kind = plain(key.type) if key.section is None else f"[{_place(part, key)}]"
         default = "required" if key.default == "required" else f"default: {plain(key.default)}"
         yield from _wrapped(key.name, f"{kind}; {default}", 4 + max(len(k.name) for k in found))
         yield from _wrapped("", plain(key.meaning), 6)
+
+
+def _place(part: str, key: "Key") -> str:
+    """Return the table of a specification that holds a setting, which several kinds of part may have."""
+    if part in ("backbone", "memory", "weights"):
+        return f"method.{part}.{key.name}"
+    return key.section.place if key.section else key.name
 
 
 def _wrapped(name: str, text: str, indent: int) -> list[str]:

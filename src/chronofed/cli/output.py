@@ -87,11 +87,13 @@ def emit(renderable: Any) -> None:
 
 
 def width() -> int:
-    """Return the characters in a line: the terminal's, or 120 in a file or a pipe."""
+    """Return the characters in a line: those of ``COLUMNS``, the terminal's, or 120 in a file or a pipe."""
+    import os
+
     from rich.console import Console
 
     console = Console()
-    return console.width if console.is_terminal else 120
+    return console.width if console.is_terminal or os.environ.get("COLUMNS") else 120
 
 
 def note(line: str) -> None:

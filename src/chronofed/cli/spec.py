@@ -209,11 +209,14 @@ def plain(text: str) -> str:
 
     >>> plain(r"Step size :math:`\eta_g` of ``adam``, see :func:`~a.b.split`.")
     'Step size eta_g of adam, see split.'
+    >>> plain(r"Less than :math:`2/\lambda`, the mean :math:`\bar x_\tau`, :math:`(1 - \eta)^k`.")
+    'Less than 2/lambda, the mean x_tau, (1 - eta)^k.'
     """
     import re
 
     def spelled(match: re.Match[str]) -> str:
-        return " ".join(re.sub(r"\\([A-Za-z]+)", r" \1 ", match[1]).translate(bare).split())
+        spaced = re.sub(r"\\([A-Za-z]+)", r" \1 ", match[1].replace(r"\bar", "")).translate(bare)
+        return re.sub(r"(?<=[_^/(]) | (?=[)_^])", "", " ".join(spaced.split()))
 
     bare = str.maketrans("", "", "{}\\")
     text = re.sub(r"\$([^$]*)\$", spelled, markdown(text))

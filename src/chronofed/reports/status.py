@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from chronofed.reports.followed import followed, followed_lines
 from chronofed.reports.runs import RunView
 from chronofed.reports.terminal.sparklines import braille
 from chronofed.runs.json_files import read_json
@@ -106,6 +107,7 @@ class Status:
             )
             yield "extended", f"{line.get('when', '')}: {what}"
         yield from self._lately()
+        yield from self._models()
         if self.waiting:
             yield "waiting", ", ".join(self.waiting)
         yield "next", self.next_step()
@@ -118,6 +120,11 @@ class Status:
             yield measure.name, _curve([value for _, value in values])
         for name, value in values[-LATEST:]:
             yield "", f"{name}  {measure.progress_text(value)}"
+
+    def _models(self) -> Iterator[tuple[str, str]]:
+        names = self.view.directory.scenario().get("client_names", [])
+        for number, line in enumerate(followed_lines(self.view.record("clusters"), names)):
+            yield "" if number else "models", line
 
     def as_json(self) -> dict[str, Any]:
         """Return everything for a script."""
@@ -133,6 +140,7 @@ class Status:
             "extensions": list(self.extensions),
             "measure": measure.key if measure else None,
             "by_period": dict(self.by_period()),
+            "followed": followed(self.view.record("clusters")),
             "waiting": None if self.waiting is None else list(self.waiting),
             "obstacle": self.obstacle,
             "next": self.next_step(),

@@ -24,6 +24,8 @@ class Assignment(Kind):
     it ``asks``, ``question`` and ``answer`` by every client, and ``decide``; training; ``learn``.
     """
 
+    stateful: ClassVar[bool] = True
+    """Clients must come back, since they keep the number of the model that they follow."""
     asks: ClassVar[bool] = False
     """Whether every round begins with an exchange in which clients answer, and so by name."""
     upload_keys: ClassVar[tuple[str, ...]] = ()

@@ -29,10 +29,10 @@ class BetaRatio(Detector, tag="beta-ratio"):
         \text{two-sided:}\quad & s_k = L_{\le k}(x_{\le k}) + L_{>k}(x_{>k}) - L(x) \\
         \text{one-sided:}\quad & s_k = L_{>k}(x_{>k}) - L_{\le k}(x_{>k})
 
-    and a change is at the largest :math:`s_k`, if that exceeds the threshold. The one-sided form, which
-    CDA-FedAvg takes from SAND, does not locate the change and raises more false alarms; it is here for
-    comparison. Neither is a calibrated test: of 1000 streams of 100 numbers without a change, the two-sided
-    form finds one in 11 % (Beta(8, 2)) or 0.1 % (Beta(20, 2)); raise ``sensitivity`` if confidences vary much.
+    and a change is at the largest :math:`s_k`, if that exceeds the threshold. The one-sided form, SAND's, does
+    not locate the change and raises more false alarms; it is here for comparison. Neither is a calibrated test:
+    of 1000 streams of 100 numbers without a change, the two-sided form finds one in 11 % (Beta(8, 2)) or 0.1 %
+    (Beta(20, 2)); raise ``sensitivity`` if confidences vary much.
 
     Attributes:
         window: Least numbers on each side of a split.
