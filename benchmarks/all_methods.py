@@ -126,23 +126,32 @@ def figures(federation, path):
         "server_state": server_state,
         "cpu_s": float(path.with_suffix(".cpu").read_text()),
     }
-    if "last_personal_accuracy" in summary:
-        rest["personal"] = summary["last_personal_accuracy"]
+    history = RunDirectory(path).history()
     if federation == "images":
         return {
             "accuracy": summary["anytime"],
             "best": summary["best5"],
             "forgetting": summary["last_forgetting"],
             "worst": worst_client(path),
+            **own_models(history[-1:]),
             **rest,
         }
-    later = second_half(RunDirectory(path).history())
+    later = second_half(history)
     return {
         "accuracy": mean(later, "test_accuracy"),
         "best": mean(later, "auc"),
         "worst": mean(later, "worst_client_accuracy"),
+        **own_models(later),
         **rest,
     }
+
+
+def own_models(history):
+    """Accuracy of the models that clients would use, where these are not the server's, and of the server's there."""
+    for own in ("personal_accuracy", "cluster_accuracy"):
+        if own in history[-1]:
+            return {"own": mean(history, own), "shared": mean(history, "client_accuracy")}
+    return {}
 
 
 # Key of a figure, heading, factor and decimals.
@@ -152,13 +161,15 @@ COLUMNS = {
         ("best", "best 5 %", 100, 2),
         ("forgetting", "forgetting %", 100, 1),
         ("worst", "worst client %", 100, 1),
-        ("personal", "personal %", 100, 1),
+        ("own", "own model %", 100, 1),
+        ("shared", "server's model %", 100, 1),
     ),
     "flights": (
         ("accuracy", "accuracy %", 100, 2),
         ("best", "AUC", 1, 3),
         ("worst", "worst client %", 100, 1),
-        ("personal", "personal %", 100, 1),
+        ("own", "own model %", 100, 1),
+        ("shared", "server's model %", 100, 1),
     ),
 }
 COSTS = (
@@ -222,7 +233,9 @@ def results_table(options, chosen, found):
             for key, _, *rest in columns
         ]
         family = METHODS[method]["family"]
-        rows.append([method, family, f"{chosen[method]:g}", *numbers, against.get(method, "")])
+        lr = f"{chosen[method]:g}"
+        edge = "" if chosen[method] == LEARNING_RATES[1] else "*"
+        rows.append([method, family, lr + edge, *numbers, against.get(method, "")])
     return rows
 
 
