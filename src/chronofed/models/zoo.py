@@ -138,8 +138,8 @@ class ResNet18(ModelSettings, tag="resnet18"):
 class ResNetCifar(ModelSettings, tag="resnet-cifar"):
     """The residual networks of He et al. (2016) for CIFAR: three stages of basic blocks, ``6n + 2`` layers.
 
-    Of the same width, ResNet-8 takes a third of the arithmetic of a ``resnet18`` with a tenth of its parameters.
-    Shortcuts that change the shape are 1x1 convolutions.
+    Of the same width, ResNet-8 takes a third of the arithmetic of a ``resnet18``, with a tenth of its
+    parameters. Shortcuts that change the shape are 1x1 convolutions.
 
     Attributes:
         depth: Number of layers with weights on the longest path: 8, 14, 20 and so on.
