@@ -17,7 +17,6 @@ from chronofed.training.loop import Snapshot
 from chronofed.training.stopping import EarlyStopping
 from chronofed.training.summary import Measures
 
-
 NOTHING: Mapping[str, float] = {}
 
 
