@@ -44,7 +44,7 @@ def line_of(trial: str, method: str, experiment: Experiment, path: Path) -> dict
     return {
         "trial": trial,
         "method": method,
-        "spec": fingerprint(experiment),
+        "spec": path.name,
         "seed": experiment.seed,
         "rounds": summary["rounds"],
         "best5": round(summary["best5"], 4),
@@ -70,9 +70,10 @@ def costs(experiment: Experiment, path: Path) -> dict[str, Any]:
     }
 
 
-def fingerprint(experiment: Experiment) -> str:
-    """Hash a resolved specification."""
-    return hashlib.blake2b(experiment.resolved().encode(), digest_size=5).hexdigest()
+def fingerprint(table: SpecPart) -> str:
+    """Hash a specification as it is written, so that a new key with its default does not ask for a new run."""
+    text = json.dumps(table, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
 
 
 def run_one(experiment: Experiment, path: Path, data: Path) -> None:
@@ -113,23 +114,23 @@ def main() -> None:
     torch.set_num_threads(1)
     while todo := pending(options.trials, options.results):
         # One at a time, and the file is read again: trials may be added while others run.
-        trial, method, experiment = todo[0]
+        trial, method, key, experiment = todo[0]
         print(f"{trial}, {method}: {len(todo)} to do", flush=True)
-        path = options.runs / fingerprint(experiment)
+        path = options.runs / key
         run_one(experiment, path, options.data)
         line = line_of(trial, method, experiment, path)
         append_line(options.results, json.dumps(line).encode())
 
 
-def pending(trials_file: Path, results: Path) -> list[tuple[str, str, Experiment]]:
+def pending(trials_file: Path, results: Path) -> list[tuple[str, str, str, Experiment]]:
     """Return the trials without a line, in the order of the file."""
     lines = results.read_text().splitlines() if results.exists() else []
     done = {json.loads(line)["spec"] for line in lines}
     found = []
     for trial, method, table in trials(toml.load(trials_file)):
-        experiment = from_table({"name": f"{trial}, {method}", **table}, Experiment)
-        if fingerprint(experiment) not in done:
-            found.append((trial, method, experiment))
+        if (key := fingerprint(table)) not in done:
+            experiment = from_table({"name": f"{trial}, {method}", **table}, Experiment)
+            found.append((trial, method, key, experiment))
     return found
 
 
