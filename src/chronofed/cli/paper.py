@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from chronofed.cli.many import run_cells, tell_failures
 from chronofed.cli.options import add_data, add_json, add_quiet, check_counts, parse_seeds
 from chronofed.cli.output import emit, emit_json, note
-from chronofed.core.errors import ChronofedError, SpecError
+from chronofed.core.errors import ChronofedError, RunError, SpecError
 
 if TYPE_CHECKING:
     from chronofed.reports.results import Results
@@ -22,13 +22,16 @@ GROUP = "experiments"
 HELP = "reproduce the paper's tables and figures"
 
 RUNS = Path("runs") / "paper"
+ARCHIVE = "cells.jsonl.xz"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
-    text = "list all with their costs, run some, or write a report from finished runs"
-    parser.add_argument("action", choices=("list", "run", "report"), help=text)
-    text = "tables and figures (see: chronofed paper list), your own recipe files, or: all"
+    text = "list all with their costs, run some, or write a report from finished runs; export these runs to a "
+    text += "small file, import them elsewhere"
+    actions = ("list", "run", "report", "export", "import")
+    parser.add_argument("action", choices=actions, help=text)
+    text = "tables and figures (see: chronofed paper list), your own recipe files, or: all; for import: files"
     parser.add_argument("names", nargs="*", metavar="NAME", help=text)
     text = "cpu (smaller) or paper (as published) (default cpu)"
     parser.add_argument("--scale", default="cpu", help=text)
@@ -40,18 +43,20 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", help=text)
     text = f"folder of the runs (default {RUNS})"
     parser.add_argument("--runs", type=Path, default=RUNS, metavar="DIR", help=text)
-    text = "folder of the report (default: RUNS/report)"
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help=text)
+    text = f"folder of the report (default: RUNS/report); of an export the file (default: RUNS/{ARCHIVE})"
+    parser.add_argument("-o", "--output", type=Path, metavar="PATH", help=text)
     for add in (add_data, add_quiet, add_json):
         add(parser)
 
 
 def run(options: Namespace) -> int:
-    """List, run or report the paper's tables and figures."""
+    """List, run or report the paper's tables and figures, or carry their runs elsewhere."""
+    if options.action == "import":
+        return _import(options)
     check_counts(options, "jobs")
     from chronofed.studies.load_recipe import load
 
-    command = {"list": _list, "run": _run, "report": _report}[options.action]
+    command = {"list": _list, "run": _run, "report": _report, "export": _export}[options.action]
     return command(options, [(Path(name).stem, load(name)) for name in _names(options)])
 
 
@@ -128,6 +133,51 @@ def _run(options: Namespace, recipes: "Sequence[tuple[str, Recipe]]") -> int:
     found = [(name, _results(recipe, study, options)) for name, recipe in recipes]
     _show(found, options)
     return tell_failures(outcome)
+
+
+def _export(options: Namespace, recipes: "Sequence[tuple[str, Recipe]]") -> int:
+    """Write the finished runs of some recipes to one file."""
+    from chronofed.core.atomic import make_folder, write_atomic
+    from chronofed.studies.archive import pack
+    from chronofed.studies.study import Study
+
+    cells = [
+        cell
+        for _, recipe in recipes
+        if not _instant(recipe)
+        for cell in recipe.cells(options.scale, _seeds(recipe, options.scale, options))
+    ]
+    content, count = pack(Study(options.runs), cells)
+    if not count:
+        raise RunError(f"nothing to export: none of these runs is finished in {options.runs}")
+    path = options.output or options.runs / ARCHIVE
+    make_folder(path.parent)
+    write_atomic(path, content)
+    note(f"{count} runs and refusals, {len(content) / 1000:.0f} kB: {path}")
+    return 0
+
+
+def _import(options: Namespace) -> int:
+    """Add the runs of exported files to a folder."""
+    from chronofed.runs.json_files import read_bytes
+    from chronofed.studies.archive import unpack
+    from chronofed.studies.study import Study
+
+    if not options.names:
+        raise SpecError("paper import: name one or more exported files")
+    for name in options.names:
+        content = read_bytes(Path(name))
+        if content is None:
+            raise RunError(f"{name}: there is no such file")
+        try:
+            found = unpack(content, Study(options.runs))
+        except RunError as error:
+            raise RunError(f"{name}: {error}") from error
+        note(
+            f"{name}: {found.added} runs added, {found.known} known already, {found.refused} refusals: "
+            f"{options.runs}"
+        )
+    return 0
 
 
 def _results(recipe: "Recipe", study: "Study", options: Namespace) -> "Results":
