@@ -162,12 +162,6 @@ def test_a_cell_that_fails_is_reported_and_stops_nothing(call, tmp_path):
         (["run"], "paper run: name one or more of"),
         (["run", "tabel"], "no recipe 'tabel'"),
         (["import"], "paper import: name one or more exported files"),
-        (["import", "none.xz"], "none.xz: there is no such file"),
-        (["import", "mini.toml"], "mini.toml: not an archive of runs, or damaged"),
-        (
-            ["export", "mini.toml"],
-            "nothing to export: none of these runs is finished in runs/paper",
-        ),
         (
             ["run", "mini.toml", "--seeds", "a"],
             "--seeds: expected numbers such as 0,1,2 or 0-4, not 'a'",
@@ -273,3 +267,17 @@ def _wait_for_a_record(folder, process):
 
 def _size(folder):
     return sum(path.stat().st_size for path in folder.rglob("metrics.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["import", "none.xz"], "none.xz: there is no such file"),
+        (["import", "mini.toml"], "mini.toml: not an archive of runs, or damaged"),
+        (["export", "mini.toml"], "nothing to export: none of these runs is finished in runs/"),
+    ],
+)
+def test_a_file_that_cannot_be_carried_is_one_line(call, arguments, complaint):
+    code, out, err = call(*arguments)
+    assert (code, out, err.count("\n")) == (4, "", 1)
+    assert complaint in err

@@ -79,9 +79,9 @@ def test_a_run_of_an_older_version_is_found_by_what_it_says(done, tmp_path):
     """A key that came later has its default, so the run belongs to the same cell."""
     _, *runs = lines(pack(done.study, done.cells)[0])
     for run in runs:
-        table = toml.loads(run["spec"])
+        table = toml.loads(run["cell"])
         del table["evaluate"]["sample"], table["evaluate"]["past_at"]
-        run["spec"] = toml.dumps(table)
+        run["cell"] = toml.dumps(table)
     there = Study(tmp_path / "there")
     unpack(packed(*runs), there)
     again = Results(done.recipe, there, "cpu", done.seeds)
@@ -116,14 +116,17 @@ DAMAGE = {
     "cut": lambda content: content[:-20],
     "no archive": lambda content: b"PK\x03\x04",
     "other format": lambda content: lzma.compress(b'{"chronofed paper": 2}\n'),
-    "a key more": lambda content: packed({"spec": "", "x": 1}),
+    "a key more": lambda content: packed({"cell": "", "x": 1}),
     "no run": lambda content: packed(lines(content)[1] | {"files": {"../../evil": "x"}}),
     "a bad line": lambda content: packed(
         lines(content)[1] | {"files": dict.fromkeys(FILES, "{not JSON}\n")}
     ),
-    "a bad spec": lambda content: packed({"spec": "rounds = 'many'", "refused": "no"}),
+    "a bad spec": lambda content: packed({"cell": "rounds = 'many'", "refused": "no"}),
+    "own code in the run": lambda content: packed(
+        lines(content)[1] | {"spec": 'loss = "tests.unit.test_archive:Own"'}
+    ),
     "own code": lambda content: packed(
-        {"spec": '[model]\nkind = "tests.unit.test_archive:Own"', "refused": "no"}
+        {"cell": '[model]\nkind = "tests.unit.test_archive:Own"', "refused": "no"}
     ),
 }
 

@@ -39,13 +39,15 @@ class ArchivedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """One line: a finished run, or a refusal.
 
     Attributes:
-        spec: The resolved specification as TOML.
+        cell: The specification of the cell as TOML, with all defaults; it names the run's directory.
+        spec: The run's own, where what was left open is settled; empty for a refusal.
         files: Contents of :data:`FILES` by name; empty for a refusal.
         identity: What the run was trained with.
         refused: Why it was refused; empty for a run.
     """
 
-    spec: str
+    cell: str
+    spec: str = ""
     files: dict[str, str] = {}
     identity: dict[str, str] = {}
     refused: str = ""
@@ -70,7 +72,7 @@ def pack(study: Study, cells: Iterable[RecipeCell]) -> tuple[bytes, int]:
     """
     distinct = {study.path(cell.experiment): cell.experiment for cell in cells}
     found = [run for path, one in distinct.items() if (run := _packed(study, path, one))]
-    found.sort(key=lambda run: run.spec)
+    found.sort(key=lambda run: run.cell)
     lines = [json.dumps({"chronofed paper": FORMAT}).encode(), *map(msgspec.json.encode, found)]
     return lzma.compress(b"".join(line + b"\n" for line in lines), preset=9), len(found)
 
@@ -81,7 +83,7 @@ def _packed(study: Study, path: Path, experiment: Experiment) -> ArchivedRun | N
         return None
     refused = study.refusal(experiment)
     if refused is not None:
-        return ArchivedRun(spec=experiment.resolved(), refused=refused)
+        return ArchivedRun(cell=experiment.resolved(), refused=refused)
     directory = RunDirectory(path)
     if directory.state != "finished":
         return None
@@ -90,6 +92,7 @@ def _packed(study: Study, path: Path, experiment: Experiment) -> ArchivedRun | N
     files = {name: (read_bytes(path / name) or b"").decode() for name in FILES}
     known = directory.digests() or Digests()
     return ArchivedRun(
+        cell=experiment.resolved(),
         spec=directory.spec_path.read_text(encoding="utf-8"),
         files=files,
         identity=dict(known.identity),
@@ -136,10 +139,10 @@ def _lines(content: bytes) -> Iterator[ArchivedRun]:
 
 
 def _experiment(run: ArchivedRun, where: str) -> Experiment:
-    """Read the specification of a run, which may be older than this version."""
+    """Read the specification of a cell, which may be older than this version."""
     try:
-        table = toml.loads(run.spec)
-        if _names_own_code(table):
+        table = toml.loads(run.cell)
+        if _names_own_code(table) or _names_own_code(toml.loads(run.spec)):
             raise RunError("its specification names code that is not chronofed's")
         return from_table(table, Experiment)
     except ChronofedError as error:
