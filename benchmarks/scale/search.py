@@ -1,7 +1,7 @@
 """Search the setting of the paper's tables that two cores can afford; one JSON line for every finished trial.
 
 Trials run one after another in this process, with one thread, and resume where they were stopped. A trial whose
-line is in the results is not run again. See ``search.toml`` for the trials, and ``README.md`` for what they showed.
+line is in the results is not run again. A trial that is at chance after a quarter of its rounds is given up. See ``search.toml`` for the trials, and ``README.md`` for what they showed.
 """
 
 import argparse
@@ -9,6 +9,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,17 @@ from chronofed.runs import runner
 from chronofed.runs.directory import RunDirectory
 from chronofed.runs.spec import Experiment
 from chronofed.studies.recipe import SpecPart, merged
+from chronofed.training.summary import summarise
 
 HERE = Path(__file__).parent
 CORES = 2
 IMAGES = 50_000
+# Little above the tenth that guessing has.
+CHANCE = 0.12
+
+
+class GivenUpError(Exception):
+    """A trial is at chance."""
 
 
 def trials(table: Mapping[str, Any]) -> Iterator[tuple[str, str, SpecPart]]:
@@ -40,7 +48,9 @@ def trials(table: Mapping[str, Any]) -> Iterator[tuple[str, str, SpecPart]]:
 def line_of(trial: str, method: str, experiment: Experiment, path: Path) -> dict[str, Any]:
     """Describe a finished run: its accuracies on validation rows, and what it costs."""
     run = RunDirectory(path)
-    summary, history = run.summary() or {}, run.history()
+    history = run.history()
+    summary = run.summary() or summarise(history)
+    given_up = {} if run.summary() else {"given_up": True}
     return {
         "trial": trial,
         "method": method,
@@ -50,6 +60,7 @@ def line_of(trial: str, method: str, experiment: Experiment, path: Path) -> dict
         "best5": round(summary["best5"], 4),
         "last": round(summary["last"], 4),
         "curve": [[m["round"], round(m["test_accuracy"], 4)] for m in history],
+        **given_up,
         **costs(experiment, path),
     }
 
@@ -62,11 +73,11 @@ def costs(experiment: Experiment, path: Path) -> dict[str, Any]:
     """
     spent = [json.loads(line) for line in (path / "cpu.jsonl").read_text().splitlines()]
     a_round = sum(part["s"] for part in spent) / sum(part["rounds"] for part in spent)
-    rounds = int((RunDirectory(path).summary() or {})["rounds"])
+    assert isinstance(experiment.rounds, int)
     return {
         "steps_a_round": steps(experiment),
         "cpu_ms_a_step": round(1000 * a_round / steps(experiment), 2),
-        "minutes_on_two_cores": round(a_round * rounds / 60 / CORES, 2),
+        "minutes_on_two_cores": round(a_round * experiment.rounds / 60 / CORES, 2),
     }
 
 
@@ -88,11 +99,15 @@ def run_one(experiment: Experiment, path: Path, data: Path) -> None:
             append_line(path / "cpu.jsonl", json.dumps(note).encode())
             print(progress.round, progress.measures["test_accuracy"], note, flush=True)
             seconds, round_ = now, progress.round
+            late = progress.round >= progress.rounds / 4
+            if late and progress.measures["test_accuracy"] < CHANCE:
+                raise GivenUpError
         elif round_ < 0:
             # What was spent on building the run is not a cost of a round.
             seconds, round_ = time.process_time(), progress.round
 
-    runner.run(experiment, path, data, on_round=on_round)
+    with suppress(GivenUpError):
+        runner.run(experiment, path, data, on_round=on_round)
 
 
 def steps(experiment: Experiment) -> int:

@@ -6,7 +6,8 @@ import shutil
 import pytest
 
 from chronofed.core.errors import SpecError
-from chronofed.reports.paper import applicability, evidence, findings_table, table, write
+from chronofed.reports.claims import evidence, findings_table
+from chronofed.reports.paper import applicability, table, write
 from chronofed.reports.results import Results
 from chronofed.runs import RunDirectory
 from chronofed.studies.load_recipe import load

@@ -212,7 +212,8 @@ def _call(name: str, view: "Commands", recipe: "Recipe", folder: Path) -> None:
 
 
 def _show(found: "Sequence[tuple[str, Results]]", options: Namespace) -> None:
-    from chronofed.reports.paper import findings_table, table
+    from chronofed.reports.claims import findings_table
+    from chronofed.reports.paper import table
     from chronofed.studies.views import Commands
 
     if options.json:
@@ -233,8 +234,9 @@ def _printed(name: str, folder: Path) -> str:
 
 
 def _plain(name: str, results: "Results") -> dict[str, object]:
-    from chronofed.reports.paper import evidence, table
-    from chronofed.studies.verdicts import multiplicity
+    from chronofed.reports.claims import evidence
+    from chronofed.reports.paper import table
+    from chronofed.studies.verdicts import corrected, multiplicity
 
     shown, findings = table(results), results.findings()
     return {
@@ -242,8 +244,16 @@ def _plain(name: str, results: "Results") -> dict[str, object]:
         "title": results.recipe.title,
         "table": [dict(zip(shown.headings, row, strict=True)) for row in shown.rows],
         "claims": [
-            {"claim": one.claim.says, "verdict": one.verdict, "evidence": evidence(one)}
-            for one in findings
+            {
+                "claim": one.claim.says,
+                "verdict": one.verdict,
+                "evidence": evidence(one),
+                "p": one.p,
+                "p_corrected": p,
+                "resolvable": one.resolvable,
+                "seeds_needed": one.seeds_needed,
+            }
+            for one, p in zip(findings, corrected(findings), strict=True)
         ],
         "multiplicity": multiplicity(findings),
         "missing": results.missing,
@@ -252,8 +262,8 @@ def _plain(name: str, results: "Results") -> dict[str, object]:
 
 def _report(options: Namespace, recipes: "Sequence[tuple[str, Recipe]]") -> int:
     """Write files from finished runs alone."""
-    from chronofed.core.atomic import write_atomic
-    from chronofed.reports.paper import check_drawing, claims_page, write
+    from chronofed.reports.claims import write_claims
+    from chronofed.reports.paper import check_drawing, write
     from chronofed.studies.study import Study
     from chronofed.studies.views import Commands
 
@@ -274,8 +284,7 @@ def _report(options: Namespace, recipes: "Sequence[tuple[str, Recipe]]") -> int:
             written.append(name)
         else:
             note(f"{name}: nothing in {options.runs}; run it with: chronofed paper run {name}")
-    page = f"# Claim by claim\n\n{claims_page(claims)}"
-    write_atomic(folder / "claims.md", page.encode())
+    write_claims(claims, folder)
     note(f"{len(written)} tables and figures, and {len(claims)} claims: {folder}")
     return 0
 
