@@ -23,6 +23,7 @@ HELP = "reproduce the paper's tables and figures"
 
 RUNS = Path("runs") / "paper"
 ARCHIVE = "cells.jsonl.xz"
+SCALES = ("cpu", "medium", "paper")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -33,7 +34,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("action", choices=actions, help=text)
     text = "tables and figures (see: chronofed paper list), your own recipe files, or: all; for import: files"
     parser.add_argument("names", nargs="*", metavar="NAME", help=text)
-    text = "cpu (smaller) or paper (as published) (default cpu)"
+    text = "cpu (smallest), medium (learns enough) or paper (as published) (default cpu)"
     parser.add_argument("--scale", default="cpu", help=text)
     text = "seeds of every run, e.g. 0,1,2 (default: the recipe's)"
     parser.add_argument("--seeds", metavar="LIST", help=text)
@@ -73,20 +74,21 @@ def _list(options: Namespace, recipes: "Sequence[tuple[str, Recipe]]") -> int:
 
     rows = [[name, recipe.title, *_costs(recipe, options)] for name, recipe in recipes]
     if options.json:
-        heads = ["name", "title", "runs", "cpu", "paper"]
+        heads = ["name", "title", "runs", *SCALES]
         emit_json([dict(zip(heads, row, strict=True)) for row in rows])
         return 0
     title = "Tables and figures of the paper, and their costs on 2 cores"
-    heads = ["name", "what", "runs", "cpu scale", "paper scale"]
+    heads = ["name", "what", "runs", *(f"{scale} scale" for scale in SCALES)]
     emit(TextTable(title, heads, rows, words=2).terminal())
     return 0
 
 
 def _costs(recipe: "Recipe", options: Namespace) -> list[str]:
-    seeds = {scale: _seeds(recipe, scale, options) for scale in ("cpu", "paper")}
-    runs = "-" if _instant(recipe) else str(len(list(recipe.cells("cpu", seeds["cpu"]))))
-    hours = [recipe.scale(scale).hours * len(some) / 3 for scale, some in seeds.items()]
-    return [runs, *map(_duration, hours)]
+    known = [scale for scale in SCALES if scale in recipe.scales]
+    seeds = {scale: _seeds(recipe, scale, options) for scale in known}
+    runs = "-" if _instant(recipe) else str(len(list(recipe.cells(known[0], seeds[known[0]]))))
+    hours = {s: _duration(recipe.scale(s).hours * len(some) / 3) for s, some in seeds.items()}
+    return [runs, *(hours.get(scale, "-") for scale in SCALES)]
 
 
 def _seeds(recipe: "Recipe", scale: str, options: Namespace) -> Sequence[int]:

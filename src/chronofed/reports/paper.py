@@ -159,7 +159,20 @@ def _provenance(results: Results) -> str:
     return (
         f"Scale `{results.scale}`: {runs} runs of up to {rounds} rounds{missing}, seeds "
         f"{', '.join(map(str, results.seeds))}, {results.seconds / 60:.0f} minutes of running time together; "
-        f"{'; '.join(results.hardware)}.\n"
+        f"{'; '.join(results.hardware)}.{_basis(results)}\n"
+    )
+
+
+def _basis(results: Results) -> str:
+    """Say on how many test rows evaluations were, where that differs; empty where it does not."""
+    views = [view for found in results.runs.values() for view in found.values()]
+    counts = {int(m["test_samples"]) for v in views for m in v.history if "test_samples" in m}
+    if len(counts) < 2:
+        return ""
+    few, every = min(counts), max(counts)
+    return (
+        f" Evaluations are on {few} test rows, the same for all methods of a seed, and on all {every} after the "
+        "last round; a mean of the best five is of both kinds."
     )
 
 
