@@ -171,8 +171,8 @@ def _basis(results: Results) -> str:
         return ""
     few, every = min(counts), max(counts)
     return (
-        f" Evaluations are on {few} test rows, the same for all methods of a seed, and on all {every} after the "
-        "last round; a mean of the best five is of both kinds."
+        f" Evaluations are on {few} test rows, the same for all methods of a seed, and on all {every} after "
+        "the last round; a mean of the best five is of both kinds."
     )
 
 
