@@ -141,6 +141,7 @@ from chronofed.models.zoo import Linear as Linear
 from chronofed.models.zoo import Mlp as Mlp
 from chronofed.models.zoo import Progressive as Progressive
 from chronofed.models.zoo import ResNet18 as ResNet18
+from chronofed.models.zoo import ResNetCifar as ResNetCifar
 from chronofed.reports.figures.scenario import draw_scenario as draw_scenario
 from chronofed.runs.checkpoint import decode as decode_snapshot
 from chronofed.runs.checkpoint import encode as encode_snapshot

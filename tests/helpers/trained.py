@@ -8,7 +8,7 @@ from chronofed.data.preparation import Target
 from chronofed.models.description import ModelDescription
 from chronofed.models.exporting import example
 from chronofed.models.trained import TrainedModel
-from chronofed.models.zoo import Cnn, Cnn1d, Linear, Mlp, ResNet18
+from chronofed.models.zoo import Cnn, Cnn1d, Linear, Mlp, ResNet18, ResNetCifar
 
 CLASSES = ("a", "b", "c")
 ABOUT = {
@@ -21,7 +21,7 @@ ABOUT = {
         model=ResNet18(width=4), shape=(3, 8, 8), dtype="uint8", classes=CLASSES
     ),
     "group": ModelDescription(
-        model=ResNet18(width=4, norm="group"), shape=(3, 16, 16), dtype="uint8", classes=CLASSES
+        model=ResNetCifar(14, 4, "group"), shape=(3, 16, 16), dtype="uint8", classes=CLASSES
     ),
 }
 

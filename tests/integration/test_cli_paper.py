@@ -115,6 +115,24 @@ def test_run_and_report(call, tmp_path):
     assert "a client never comes back" in claim["evidence"]
 
 
+def test_finished_cells_are_carried_to_another_machine(call, tmp_path):
+    run = ("mini.toml", "--seeds", "0", "--jobs", 1)
+    code, out, _ = call("run", *run)
+    assert code == 0
+    code, _, err = call("export", *run, "-o", "kept/cells.jsonl.xz")
+    assert code == 0
+    assert err.startswith("chronofed: 4 runs and refusals, ")
+    code, _, err = call("import", "kept/cells.jsonl.xz", "--runs", "there")
+    assert (code, err) == (
+        0, "chronofed: kept/cells.jsonl.xz: 3 runs added, 0 known already, 1 refusals: there\n",
+    )  # fmt: skip
+    stamps = [path.stat().st_mtime_ns for path in (tmp_path / "there").rglob("summary.json")]
+    code, again, err = call("run", *run, "--runs", "there")
+    assert (code, again) == (0, out)
+    assert " runs; " not in err
+    assert stamps == [p.stat().st_mtime_ns for p in (tmp_path / "there").rglob("summary.json")]
+
+
 @pytest.mark.slow
 def test_a_recipe_may_want_other_seeds(call, tmp_path):
     (tmp_path / "one.toml").write_text(MINI.replace("hours = 0.01", "hours = 0.01\nseeds = [7]"))
@@ -143,6 +161,7 @@ def test_a_cell_that_fails_is_reported_and_stops_nothing(call, tmp_path):
     [
         (["run"], "paper run: name one or more of"),
         (["run", "tabel"], "no recipe 'tabel'"),
+        (["import"], "paper import: name one or more exported files"),
         (
             ["run", "mini.toml", "--seeds", "a"],
             "--seeds: expected numbers such as 0,1,2 or 0-4, not 'a'",
@@ -248,3 +267,17 @@ def _wait_for_a_record(folder, process):
 
 def _size(folder):
     return sum(path.stat().st_size for path in folder.rglob("metrics.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["import", "none.xz"], "none.xz: there is no such file"),
+        (["import", "mini.toml"], "mini.toml: not an archive of runs, or damaged"),
+        (["export", "mini.toml"], "nothing to export: none of these runs is finished in runs/"),
+    ],
+)
+def test_a_file_that_cannot_be_carried_is_one_line(call, arguments, complaint):
+    code, out, err = call(*arguments)
+    assert (code, out, err.count("\n")) == (4, "", 1)
+    assert complaint in err

@@ -15,7 +15,16 @@ from chronofed.core.types import Batch
 from chronofed.models import layers
 from chronofed.models.layers import BasicBlock, Scale
 from chronofed.models.objective import TorchObjective
-from chronofed.models.zoo import Cnn, Cnn1d, Custom, Linear, Mlp, ModelSettings, ResNet18
+from chronofed.models.zoo import (
+    Cnn,
+    Cnn1d,
+    Custom,
+    Linear,
+    Mlp,
+    ModelSettings,
+    ResNet18,
+    ResNetCifar,
+)
 
 GREY, COLOUR, WINDOW = (1, 28, 28), (3, 32, 32), (128, 6)
 SMALL = [
@@ -27,6 +36,8 @@ SMALL = [
     (ResNet18(4, "batch"), COLOUR),
     (ResNet18(4, "group"), GREY),
     (ResNet18(4, "none"), COLOUR),
+    (ResNetCifar(8, 4, "batch"), COLOUR),
+    (ResNetCifar(14, 4, "group"), GREY),
 ]
 
 
@@ -52,6 +63,11 @@ def images(*shape: int) -> torch.Tensor:
         (ResNet18(norm="group"), COLOUR, 10, 11_173_962),
         (ResNet18(), COLOUR, 100, 11_173_962 + 90 * 513),
         (ResNet18(norm="none"), COLOUR, 10, 11_173_962 - 4_800),  # a bias for each scale and shift
+        # He et al. (2016) count 0.27 million for 20 layers and 0.85 for 56.
+        (ResNetCifar(), COLOUR, 10, 78_042),
+        (ResNetCifar(14), COLOUR, 10, 78_042 + 97_216),
+        (ResNetCifar(20), COLOUR, 10, 78_042 + 2 * 97_216),
+        (ResNetCifar(56), COLOUR, 10, 78_042 + 8 * 97_216),
     ],
 )
 def test_number_of_parameters(settings, shape, classes, expected):
@@ -127,6 +143,16 @@ def test_resnet_parts(norm):
         stage.register_forward_hook(lambda module, args, out: shapes.append(tuple(out.shape[1:])))
     model(images(2, *COLOUR))
     assert shapes == [(8, 32, 32), (16, 16, 16), (32, 8, 8), (64, 4, 4)]
+
+
+@pytest.mark.parametrize(("depth", "blocks"), [(8, 1), (20, 3)])
+def test_small_resnets_have_three_stages_and_six_n_plus_two_layers(depth, blocks):
+    model = ResNetCifar(depth, 4).build(COLOUR, 10)
+    assert model.stages == ("layer1", "layer2", "layer3")
+    assert [len(model.get_submodule(name)) for name in model.stages] == [blocks] * 3
+    wide = [m for m in model.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3)]
+    assert len(wide) + 1 == depth
+    assert model.embed(images(2, *COLOUR)).shape == (2, 16)
 
 
 @pytest.mark.parametrize(("width", "groups"), [(64, 32), (32, 16), (8, 4), (6, 1), (5, 1), (1, 1)])

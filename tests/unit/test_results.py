@@ -6,7 +6,8 @@ import shutil
 import pytest
 
 from chronofed.core.errors import SpecError
-from chronofed.reports.paper import applicability, evidence, findings_table, table, write
+from chronofed.reports.claims import evidence, findings_table
+from chronofed.reports.paper import applicability, table, write
 from chronofed.reports.results import Results
 from chronofed.runs import RunDirectory
 from chronofed.studies.load_recipe import load
@@ -204,6 +205,17 @@ def test_what_is_missing_is_counted(results):
     assert found.missing == 1
     assert table(found).rows[0][1] == "50.00 ± 0.00"
     assert table(found).rows[2][1].endswith("(2 of 3)")
+
+
+def test_a_part_of_the_test_rows_is_said_to_be_one(results, tmp_path):
+    found = results(HEAD + TABLE, ends)
+    assert "test rows" not in write(found, "mini", tmp_path / "out")
+    for runs in found.runs.values():
+        for view in runs.values():
+            for line in view.history:
+                line["test_samples"] = 10_000 if line["round"] == 3 else 2000
+    page = write(found, "mini", tmp_path / "out")
+    assert "on 2000 test rows, the same for all methods of a seed, and on all 10000 after" in page
 
 
 def test_runs_that_could_not_go_on_are_said_to_have_failed(results, tmp_path):

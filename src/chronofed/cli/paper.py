@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from chronofed.cli.many import run_cells, tell_failures
 from chronofed.cli.options import add_data, add_json, add_quiet, check_counts, parse_seeds
 from chronofed.cli.output import emit, emit_json, note
-from chronofed.core.errors import ChronofedError, SpecError
+from chronofed.core.errors import ChronofedError, RunError, SpecError
 
 if TYPE_CHECKING:
     from chronofed.reports.results import Results
@@ -22,15 +22,19 @@ GROUP = "experiments"
 HELP = "reproduce the paper's tables and figures"
 
 RUNS = Path("runs") / "paper"
+ARCHIVE = "cells.jsonl.xz"
+SCALES = ("cpu", "medium", "paper")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
-    text = "list all with their costs, run some, or write a report from finished runs"
-    parser.add_argument("action", choices=("list", "run", "report"), help=text)
-    text = "tables and figures (see: chronofed paper list), your own recipe files, or: all"
+    text = "list all with their costs, run some, or write a report from finished runs; export these runs to a "
+    text += "small file, import them elsewhere"
+    actions = ("list", "run", "report", "export", "import")
+    parser.add_argument("action", choices=actions, help=text)
+    text = "tables and figures (see: chronofed paper list), your own recipe files, or: all; for import: files"
     parser.add_argument("names", nargs="*", metavar="NAME", help=text)
-    text = "cpu (smaller) or paper (as published) (default cpu)"
+    text = "cpu (smallest), medium (learns enough) or paper (as published) (default cpu)"
     parser.add_argument("--scale", default="cpu", help=text)
     text = "seeds of every run, e.g. 0,1,2 (default: the recipe's)"
     parser.add_argument("--seeds", metavar="LIST", help=text)
@@ -40,18 +44,20 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", help=text)
     text = f"folder of the runs (default {RUNS})"
     parser.add_argument("--runs", type=Path, default=RUNS, metavar="DIR", help=text)
-    text = "folder of the report (default: RUNS/report)"
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help=text)
+    text = f"folder of the report (default: RUNS/report); of an export the file (default: RUNS/{ARCHIVE})"
+    parser.add_argument("-o", "--output", type=Path, metavar="PATH", help=text)
     for add in (add_data, add_quiet, add_json):
         add(parser)
 
 
 def run(options: Namespace) -> int:
-    """List, run or report the paper's tables and figures."""
+    """List, run or report the paper's tables and figures, or carry their runs elsewhere."""
+    if options.action == "import":
+        return _import(options)
     check_counts(options, "jobs")
     from chronofed.studies.load_recipe import load
 
-    command = {"list": _list, "run": _run, "report": _report}[options.action]
+    command = {"list": _list, "run": _run, "report": _report, "export": _export}[options.action]
     return command(options, [(Path(name).stem, load(name)) for name in _names(options)])
 
 
@@ -68,20 +74,21 @@ def _list(options: Namespace, recipes: "Sequence[tuple[str, Recipe]]") -> int:
 
     rows = [[name, recipe.title, *_costs(recipe, options)] for name, recipe in recipes]
     if options.json:
-        heads = ["name", "title", "runs", "cpu", "paper"]
+        heads = ["name", "title", "runs", *SCALES]
         emit_json([dict(zip(heads, row, strict=True)) for row in rows])
         return 0
     title = "Tables and figures of the paper, and their costs on 2 cores"
-    heads = ["name", "what", "runs", "cpu scale", "paper scale"]
+    heads = ["name", "what", "runs", *(f"{scale} scale" for scale in SCALES)]
     emit(TextTable(title, heads, rows, words=2).terminal())
     return 0
 
 
 def _costs(recipe: "Recipe", options: Namespace) -> list[str]:
-    seeds = {scale: _seeds(recipe, scale, options) for scale in ("cpu", "paper")}
-    runs = "-" if _instant(recipe) else str(len(list(recipe.cells("cpu", seeds["cpu"]))))
-    hours = [recipe.scale(scale).hours * len(some) / 3 for scale, some in seeds.items()]
-    return [runs, *map(_duration, hours)]
+    known = [scale for scale in SCALES if scale in recipe.scales]
+    seeds = {scale: _seeds(recipe, scale, options) for scale in known}
+    runs = "-" if _instant(recipe) else str(len(list(recipe.cells(known[0], seeds[known[0]]))))
+    hours = {s: _duration(recipe.scale(s).hours * len(some) / 3) for s, some in seeds.items()}
+    return [runs, *(hours.get(scale, "-") for scale in SCALES)]
 
 
 def _seeds(recipe: "Recipe", scale: str, options: Namespace) -> Sequence[int]:
@@ -130,6 +137,51 @@ def _run(options: Namespace, recipes: "Sequence[tuple[str, Recipe]]") -> int:
     return tell_failures(outcome)
 
 
+def _export(options: Namespace, recipes: "Sequence[tuple[str, Recipe]]") -> int:
+    """Write the finished runs of some recipes to one file."""
+    from chronofed.core.atomic import make_folder, write_atomic
+    from chronofed.studies.archive import pack
+    from chronofed.studies.study import Study
+
+    cells = [
+        cell
+        for _, recipe in recipes
+        if not _instant(recipe)
+        for cell in recipe.cells(options.scale, _seeds(recipe, options.scale, options))
+    ]
+    content, count = pack(Study(options.runs), cells)
+    if not count:
+        raise RunError(f"nothing to export: none of these runs is finished in {options.runs}")
+    path = options.output or options.runs / ARCHIVE
+    make_folder(path.parent)
+    write_atomic(path, content)
+    note(f"{count} runs and refusals, {len(content) / 1000:.0f} kB: {path}")
+    return 0
+
+
+def _import(options: Namespace) -> int:
+    """Add the runs of exported files to a folder."""
+    from chronofed.runs.json_files import read_bytes
+    from chronofed.studies.archive import unpack
+    from chronofed.studies.study import Study
+
+    if not options.names:
+        raise SpecError("paper import: name one or more exported files")
+    for name in options.names:
+        content = read_bytes(Path(name))
+        if content is None:
+            raise RunError(f"{name}: there is no such file")
+        try:
+            found = unpack(content, Study(options.runs))
+        except RunError as error:
+            raise RunError(f"{name}: {error}") from error
+        note(
+            f"{name}: {found.added} runs added, {found.known} known already, {found.refused} refusals: "
+            f"{options.runs}"
+        )
+    return 0
+
+
 def _results(recipe: "Recipe", study: "Study", options: Namespace) -> "Results":
     from chronofed.reports.results import Results
 
@@ -162,7 +214,8 @@ def _call(name: str, view: "Commands", recipe: "Recipe", folder: Path) -> None:
 
 
 def _show(found: "Sequence[tuple[str, Results]]", options: Namespace) -> None:
-    from chronofed.reports.paper import findings_table, table
+    from chronofed.reports.claims import findings_table
+    from chronofed.reports.paper import table
     from chronofed.studies.views import Commands
 
     if options.json:
@@ -183,8 +236,9 @@ def _printed(name: str, folder: Path) -> str:
 
 
 def _plain(name: str, results: "Results") -> dict[str, object]:
-    from chronofed.reports.paper import evidence, table
-    from chronofed.studies.verdicts import multiplicity
+    from chronofed.reports.claims import evidence
+    from chronofed.reports.paper import table
+    from chronofed.studies.verdicts import corrected, multiplicity
 
     shown, findings = table(results), results.findings()
     return {
@@ -192,8 +246,16 @@ def _plain(name: str, results: "Results") -> dict[str, object]:
         "title": results.recipe.title,
         "table": [dict(zip(shown.headings, row, strict=True)) for row in shown.rows],
         "claims": [
-            {"claim": one.claim.says, "verdict": one.verdict, "evidence": evidence(one)}
-            for one in findings
+            {
+                "claim": one.claim.says,
+                "verdict": one.verdict,
+                "evidence": evidence(one),
+                "p": one.p,
+                "p_corrected": p,
+                "resolvable": one.resolvable,
+                "seeds_needed": one.seeds_needed,
+            }
+            for one, p in zip(findings, corrected(findings), strict=True)
         ],
         "multiplicity": multiplicity(findings),
         "missing": results.missing,
@@ -202,8 +264,8 @@ def _plain(name: str, results: "Results") -> dict[str, object]:
 
 def _report(options: Namespace, recipes: "Sequence[tuple[str, Recipe]]") -> int:
     """Write files from finished runs alone."""
-    from chronofed.core.atomic import write_atomic
-    from chronofed.reports.paper import check_drawing, claims_page, write
+    from chronofed.reports.claims import write_claims
+    from chronofed.reports.paper import check_drawing, write
     from chronofed.studies.study import Study
     from chronofed.studies.views import Commands
 
@@ -224,8 +286,7 @@ def _report(options: Namespace, recipes: "Sequence[tuple[str, Recipe]]") -> int:
             written.append(name)
         else:
             note(f"{name}: nothing in {options.runs}; run it with: chronofed paper run {name}")
-    page = f"# Claim by claim\n\n{claims_page(claims)}"
-    write_atomic(folder / "claims.md", page.encode())
+    write_claims(claims, folder)
     note(f"{len(written)} tables and figures, and {len(claims)} claims: {folder}")
     return 0
 

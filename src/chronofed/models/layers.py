@@ -132,18 +132,31 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """The module of :class:`~chronofed.models.zoo.ResNet18`, with the usual names of its parts."""
+    """Residual networks for small images: :class:`~chronofed.models.zoo.ResNet18` and its kin for CIFAR.
 
-    def __init__(self, channels: int, width: int, norm: Norm, classes: int) -> None:
+    Args:
+        channels: Channels of the images.
+        width: Channels of the first stage; each further stage has twice as many, at half the resolution.
+        norm: Normalisation after every convolution.
+        classes: Number of logits.
+        stages: Number of stages; their names are the usual ones, ``layer1`` and so on.
+        blocks: Basic blocks of a stage.
+    """
+
+    def __init__(
+        self, channels: int, width: int, norm: Norm, classes: int, stages: int = 4, blocks: int = 2
+    ) -> None:
         super().__init__()
         self.scale = Scale()
         self.conv1 = _conv(channels, width, 3, 1, norm)
         self.norm1 = _norm(norm, width)
-        self.layer1 = _stage(width, width, 1, norm)
-        self.layer2 = _stage(width, 2 * width, 2, norm)
-        self.layer3 = _stage(2 * width, 4 * width, 2, norm)
-        self.layer4 = _stage(4 * width, 8 * width, 2, norm)
-        self.fc = nn.Linear(8 * width, classes)
+        self.stages = tuple(f"layer{number}" for number in range(1, stages + 1))
+        inputs = width
+        for number, name in enumerate(self.stages):
+            outputs = width << number
+            self.add_module(name, _stage(inputs, outputs, 1 if number == 0 else 2, norm, blocks))
+            inputs = outputs
+        self.fc = nn.Linear(inputs, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits ``(b, classes)``."""
@@ -153,13 +166,14 @@ class ResNet(nn.Module):
     def embed(self, x: Tensor) -> Tensor:
         """Return the input of the last layer; the mean over all pixels allows any image size."""
         x = functional.relu(_normed(self.scale(x, self.fc.weight.dtype), self.conv1, self.norm1))
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        for name in self.stages:
+            x = self.get_submodule(name)(x)
         return x.mean((-2, -1))
 
 
-def _stage(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Sequential:
+def _stage(inputs: int, outputs: int, stride: int, norm: Norm, blocks: int) -> nn.Sequential:
     first = BasicBlock(inputs, outputs, stride, norm)
-    return nn.Sequential(first, BasicBlock(outputs, outputs, 1, norm))
+    return nn.Sequential(first, *(BasicBlock(outputs, outputs, 1, norm) for _ in range(blocks - 1)))
 
 
 def _conv(inputs: int, outputs: int, kernel: int, stride: int, norm: Norm) -> nn.Conv2d:

@@ -13,7 +13,7 @@ from chronofed.core.spec_io import to_table
 from chronofed.models import layers, standalone
 from chronofed.models.description import ModelDescription
 from chronofed.models.layers import Classifier, ResNet, Transpose
-from chronofed.models.zoo import Custom, ModelSettings, ResNet18
+from chronofed.models.zoo import Custom, ModelSettings, ResNet18, ResNetCifar
 
 OWN = "own_model"
 """Name of the user's own function or class in a generated file."""
@@ -109,8 +109,9 @@ def _expression(about: ModelDescription, network: nn.Module) -> str:
     if about.own_code:
         fields = {name: getattr(model, name) for name in model.__struct_fields__}
         return f"{OWN}(**{fields!r}).build({about.shape!r}, {about.outputs})"
-    if isinstance(model, ResNet18) and isinstance(network, ResNet):
-        return f"ResNet({about.shape[0]}, {model.width}, {model.norm!r}, {about.outputs})"
+    if isinstance(model, ResNet18 | ResNetCifar) and isinstance(network, ResNet):
+        sizes = f"stages={len(network.stages)}, blocks={len(network.get_submodule('layer1'))}"  # type: ignore[arg-type]
+        return f"ResNet({about.shape[0]}, {model.width}, {model.norm!r}, {about.outputs}, {sizes})"
     if isinstance(network, Classifier):
         return _classifier(network)
     raise SpecError(f"cannot write the source of a {type(network).__name__}; use another format")

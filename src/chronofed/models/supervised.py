@@ -19,7 +19,7 @@ from chronofed.core.types import Samples, Vector
 from chronofed.data.dataset import Dataset
 from chronofed.models.losses import Loss, TaskName
 from chronofed.models.objective import Augment, TorchObjective
-from chronofed.models.zoo import Cnn, Custom, Mlp, ModelSettings, ResNet18
+from chronofed.models.zoo import Cnn, Custom, Mlp, ModelSettings, ResNet18, ResNetCifar
 
 # Samples of one evaluation batch: the fastest sizes on a CPU, by its caches.
 EVALUATION_BATCH = 500
@@ -216,4 +216,5 @@ class SupervisedTask(ABC):
     @property
     def evaluation_batch(self) -> int:
         """Number of samples that are evaluated at a time."""
-        return CONVOLUTION_BATCH if isinstance(self.model, Cnn | ResNet18) else EVALUATION_BATCH
+        convolutional = isinstance(self.model, Cnn | ResNet18 | ResNetCifar)
+        return CONVOLUTION_BATCH if convolutional else EVALUATION_BATCH

@@ -11,6 +11,7 @@ from chronofed.core.atomic import make_folder, write_atomic
 from chronofed.core.errors import IncompatibleError
 from chronofed.methods.method import check
 from chronofed.reports.best import best_row
+from chronofed.reports.claims import claims_page
 from chronofed.reports.figures import canvas
 from chronofed.reports.figures.curves import draw_curves, draw_pairs, draw_two_axes
 from chronofed.reports.groups import Group
@@ -18,10 +19,8 @@ from chronofed.reports.results import Results
 from chronofed.reports.spread import Spread, rounded
 from chronofed.reports.tables import TextTable
 from chronofed.studies.recipe import Recipe
-from chronofed.studies.verdicts import Comparison, Finding, multiplicity
 from chronofed.studies.views import Applicability, Curves, Pairs, SummaryTable, TwoAxes
 from chronofed.training.measures import columns
-from chronofed.training.paired import SIGNIFICANCE, Paired, holm
 
 PICTURES = ("png", "svg")
 
@@ -160,7 +159,20 @@ def _provenance(results: Results) -> str:
     return (
         f"Scale `{results.scale}`: {runs} runs of up to {rounds} rounds{missing}, seeds "
         f"{', '.join(map(str, results.seeds))}, {results.seconds / 60:.0f} minutes of running time together; "
-        f"{'; '.join(results.hardware)}.\n"
+        f"{'; '.join(results.hardware)}.{_basis(results)}\n"
+    )
+
+
+def _basis(results: Results) -> str:
+    """Say on how many test rows evaluations were, where that differs; empty where it does not."""
+    views = [view for found in results.runs.values() for view in found.values()]
+    counts = {int(m["test_samples"]) for v in views for m in v.history if "test_samples" in m}
+    if len(counts) < 2:
+        return ""
+    few, every = min(counts), max(counts)
+    return (
+        f" Evaluations are on {few} test rows, the same for all methods of a seed, and on all {every} after "
+        "the last round; a mean of the best five is of both kinds."
     )
 
 
@@ -223,62 +235,6 @@ def _curves(results: Results) -> str:
             spread = "" if math.isnan(deviation) else f"{deviation:.6g}"
             writer.writerow([column, row, measure, round_, f"{mean:.6g}", spread])
     return out.getvalue()
-
-
-def claims_page(findings: Sequence[Finding]) -> str:
-    """Write the table of claims, and how far its p-values can be trusted together, in Markdown."""
-    note = multiplicity(findings)
-    return findings_table(findings).markdown() + (f"\n{note}\n" if note else "")
-
-
-def findings_table(findings: Sequence[Finding]) -> TextTable:
-    """Tabulate the claims with verdicts and numbers."""
-    rows = [[f.claim.says, f.verdict, evidence(f)] for f in findings]
-    note = multiplicity(findings)
-    headings = ["claim", "verdict", "mean difference over seeds"]
-    return TextTable("Claims", headings, rows, words=3, caption=note)
-
-
-def evidence(finding: Finding) -> str:
-    """Describe the differences behind a verdict; of many, the least and the most favourable."""
-    if finding.words:
-        return finding.words
-    corrected = holm([one.p_against for one in finding.comparisons])
-    found = [
-        (one.found.mean, _words(one, one.found, finding, p))
-        for one, p in zip(finding.comparisons, corrected, strict=True)
-        if one.found is not None
-    ]
-    found.sort(key=lambda entry: entry[0])
-    texts = [text for _, text in found]
-    if len(texts) > 3:
-        return f"{texts[0]}; {texts[-1]} ({len(texts)} differences)"
-    return "; ".join(texts)
-
-
-def _words(one: Comparison, found: Paired, finding: Finding, corrected: float) -> str:
-    """Describe a difference, its test, and the corrected p-value where one of several is the opposite."""
-    sign = -1 if finding.claim.lower_is_better else 1
-    size = f"{one.what}: {sign * found.mean:+.2f}"
-    if found.deviation is None:
-        return f"{size} (1 pair, no test)"
-    against = f", against {sign * one.margin:g}" if one.margin else ""
-    p = f"p {_p_text(found.p(one.margin))}"
-    if one.tolerance is not None:
-        within = one.p_against == 1.0
-        against = f", {'within' if within else 'beyond'} ± {one.tolerance:g}"
-        p = f"p {_p_text(found.p_within(one.tolerance) if within else one.p_against)}"
-    if len(finding.comparisons) > 1 and one.p_against < 1.0:
-        p += f", Holm {_p_text(corrected)}"
-    return f"{size} ± {found.deviation:.2f} ({found.pairs} pairs{against}, {p})"
-
-
-def _p_text(p: float) -> str:
-    """Write a p-value with three decimals; with four if three would hide on which side of the limit it is."""
-    if p < 0.001:
-        return "< 0.001"
-    close = f"{p:.3f}" == f"{SIGNIFICANCE:.3f}"
-    return f"= {p:.4f}" if close else f"= {p:.3f}"
 
 
 def check_drawing(folder: Path) -> None:

@@ -122,7 +122,12 @@ class Results:
         seeds = sorted(gains[0].keys() & gains[1].keys())
         found = paired(*([gain[s] for s in seeds] for gain in gains)) if seeds else None
         what = f"{claim.better} - {claim.worse}: {claim.larger_in} - {claim.smaller_in}"
-        return judge(claim, [Comparison(what, found)])
+        larger, smaller = (
+            self._published(claim, claim.better, claim.worse, column)
+            for column in (claim.larger_in, claim.smaller_in)
+        )
+        there = None if larger is None or smaller is None else larger - smaller
+        return judge(claim, [Comparison(what, found, published=there)])
 
     @_judge.register
     def _(self, claim: Alike) -> Finding:
@@ -154,10 +159,18 @@ class Results:
                 _place(f"{better} - {worse}", column),
                 self._compared(claim, better, worse, column),
                 margin,
+                published=self._published(claim, better, worse, column),
             )
             for column, (better, worse) in product(wanted, list(pairs))
         ]
         return judge(claim, comparisons)
+
+    def _published(self, claim: Claim, better: str, worse: str, column: str) -> float | None:
+        """Return the paper's difference, if the claim is about the number that its table has."""
+        if claim.measure != getattr(self.recipe.view, "measure", None):
+            return None
+        first, second = (self.recipe.published(row, column) for row in (better, worse))
+        return None if first is None or second is None else first - second
 
     def _compared(self, claim: Claim, better: str, worse: str, column: str) -> Paired | None:
         gains = list(self._differences(claim, better, worse, column).values())

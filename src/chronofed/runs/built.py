@@ -238,6 +238,7 @@ def _check(built: BuiltRun) -> None:
     experiment, task, scenario = built.experiment, built.task, built.scenario
     check(experiment.method, scenario, built.rounds, experiment.train)
     experiment.evaluate.check(scenario)
+    experiment.evaluate.check_end(experiment.stop is None and built.rounds != FOREVER)
     if experiment.stop is not None:
         classified, follows = bool(task.data.classes), built.upcoming is not None
         experiment.stop.check(task.data.validation, classified, follows)

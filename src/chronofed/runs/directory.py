@@ -335,6 +335,14 @@ class RunDirectory:
                     spent[phase] = spent.get(phase, 0.0) + float(value)
         return spent
 
+    def take_times(self, round_: int) -> dict[str, float]:
+        """Take out the seconds of a round that is evaluated again, and return them; empty if there are none."""
+        last = list(self.lines("times.jsonl"))[-1:]
+        if not last or last[0]["round"] < round_:
+            return {}
+        self.rewind("times.jsonl", round_ - 1)
+        return {phase: float(value) for phase, value in last[0].items() if phase != "round"}
+
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Mark the run as finished: from now on, its records must not change."""
         content, known = _json(summary), self.digests() or Digests()

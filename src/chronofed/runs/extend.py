@@ -243,7 +243,7 @@ def _commit(directory: RunDirectory, built: BuiltRun, new: tuple[str, ...], done
         "rows": sum(counts[name] for name in new),
         "clients": built.scenario.clients,
     }
-    again = not experiment.evaluate.due(done, built.rounds)
+    again = experiment.evaluate.end_differs or not experiment.evaluate.due(done, built.rounds)
     commit(
         directory,
         Extension(

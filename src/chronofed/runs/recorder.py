@@ -1,6 +1,7 @@
 """Recording a run: evaluations, seconds and checkpoints."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from chronofed.clients.deletion import last_deletion
@@ -15,6 +16,8 @@ from chronofed.training.evaluation import Evaluator
 from chronofed.training.loop import Snapshot
 from chronofed.training.stopping import EarlyStopping
 from chronofed.training.summary import Measures
+
+NOTHING: Mapping[str, float] = {}
 
 
 @dataclass(slots=True)
@@ -56,7 +59,8 @@ class Recorder:
         """Evaluate the snapshot that a run continues from, if an extension left that open."""
         due = self.evaluator.due(snapshot.round, self.built.rounds)
         if due and not self._evaluated(snapshot.round):
-            self.stopping.absorb([self._evaluate(snapshot)])
+            spent = self.directory.take_times(snapshot.round)
+            self.stopping.absorb([self._evaluate(snapshot, spent)])
 
     def _evaluated(self, round_: int) -> bool:
         history = self.directory.history()
@@ -81,14 +85,14 @@ class Recorder:
         spent = self.directory.seconds()
         if self.built.upcoming is not None:
             rest = {"total": time.perf_counter() - self._since, **self.timer.drain()}
-            spent |= {phase: spent.get(phase, 0.0) + value for phase, value in rest.items()}
+            spent = added(spent, rest)
         return spent
 
-    def _evaluate(self, snapshot: Snapshot) -> Measures:
+    def _evaluate(self, snapshot: Snapshot, spent: Mapping[str, float] = NOTHING) -> Measures:
         with self.timer("evaluate"):
             found = self.evaluator(snapshot)
         now = time.perf_counter()
-        seconds = {"total": now - self._since, **self.timer.drain()}
+        seconds = added(spent, {"total": now - self._since, **self.timer.drain()})
         self._digests.add(self.directory.append(found.measures, seconds, found.records))
         self.tracker.log(snapshot.round, found.measures)
         self._since = now
@@ -100,3 +104,12 @@ class Recorder:
             self.writer.save(snapshot, self.built.experiment.checkpoint.keep, point, forgotten)
             if self.wait_for_writes:
                 self.writer.wait()
+
+
+def added(spent: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:
+    """Add seconds by phase.
+
+    >>> added({"train": 1.0}, {"train": 0.5, "total": 2.0})
+    {'train': 1.5, 'total': 2.0}
+    """
+    return {**spent, **{phase: spent.get(phase, 0.0) + value for phase, value in more.items()}}

@@ -303,7 +303,7 @@ def _evaluator(
 ) -> Evaluator:
     settings = built.experiment
     parts = (task, built.scenario, settings.method, settings.evaluate, settings.seed)
-    evaluator = Evaluator(*parts, workers, built.upcoming, settings.stop is not None)
+    evaluator = Evaluator(*parts, workers, built.upcoming, settings.stop is not None, built.rounds)
     evaluator.absorb(directory.record(evaluator.accuracy_history.record))
     return evaluator
 

@@ -18,6 +18,7 @@ class Claim(Kind, kw_only=True):
         factor: Factor to multiply it by.
         lower_is_better: Whether a lower number is better.
         columns: The columns that the claim is about; by default all.
+        headline: Whether it is one of the few that the page of claims begins with.
     """
 
     says: str
@@ -25,6 +26,7 @@ class Claim(Kind, kw_only=True):
     factor: Number = 100.0
     lower_is_better: bool = False
     columns: tuple[str, ...] = ()
+    headline: bool = False
 
 
 class Beats(Claim, tag="beats"):

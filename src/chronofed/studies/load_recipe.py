@@ -81,9 +81,9 @@ def _check_claim(claim: Claim, recipe: Recipe, where: str) -> None:
 
 def _check_scale(name: str, recipe: Recipe) -> None:
     scale, where = recipe.scale(name), f"scales.{name}"
-    _known(scale.exclude, recipe.columns, f"{where}.exclude: no column")
     # The scales of another recipe may name rows and columns that this one leaves out.
     if recipe.extends is None:
+        _known(scale.exclude, recipe.columns, f"{where}.exclude: no column")
         _known(scale.rows, recipe.rows, f"{where}.rows: no row")
         _known(scale.columns, recipe.columns, f"{where}.columns: no column")
     list(recipe.cells(name, [0]))

@@ -46,6 +46,12 @@ class Study:
         path = self._refusal_path(experiment)
         return path.read_text(encoding="utf-8") if path.exists() else None
 
+    def note_refusal(self, experiment: Experiment, why: str) -> None:
+        """Write down that an experiment was refused, and why."""
+        path = self._refusal_path(experiment)
+        make_folder(path.parent)
+        write_atomic(path, why.encode())
+
     def pending(self, cells: Iterable[RecipeCell]) -> list[RecipeCell]:
         """Return the cells that are not finished, each experiment once."""
         return [cell for path, cell in self._distinct(cells).items() if not _finished(path)]
@@ -87,9 +93,7 @@ class Study:
         if not isinstance(end, ChronofedError):
             outcome.done.append(cell)
         elif isinstance(end, IncompatibleError) and not started:
-            path = self._refusal_path(cell.experiment)
-            make_folder(path.parent)
-            write_atomic(path, str(end).encode())
+            self.note_refusal(cell.experiment, str(end))
             outcome.refused.append((cell, str(end)))
         else:
             outcome.failed.append((cell, end))

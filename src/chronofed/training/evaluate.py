@@ -28,6 +28,10 @@ class Evaluate(Config):
             ``test`` then means these rows, and the test rows are not used at all. With the protocol ``next``,
             ``validation`` trains and evaluates on the first half of the periods only, and later ones are not
             used at all.
+        sample: Evaluate on so many of the test rows, the same all the time, and on all of them after the
+            last round; 0 for all of them always. They are drawn by the seed alone, so methods are compared on
+            the same rows. The number that an evaluation used is recorded as ``test_samples``. Accuracies by
+            data set stay on these rows to the end.
         seen: Evaluate on at most so many of the training samples seen so far, drawn anew each time; 0 for
             none. The number used is recorded as ``seen_samples``.
         periods: Follow the accuracy by client and data set, from which forgetting and backward transfer are
@@ -37,6 +41,7 @@ class Evaluate(Config):
         past: Measure client drift, time drift and information loss on so many of the latest data sets of
             every client (a simulation knows them); 0 for not at all. Price: for each of them one gradient of
             its data and one of what is kept of it.
+        past_at: Evaluations at which ``past`` is measured: ``every`` one, or the ``last``.
         measures: More measures: names such as ``macro_f1`` (see the table of measures), or your own, each as
             ``package.module:NAME`` of a :class:`~chronofed.Measure`. By default a few with ``next``.
         baselines: What the result is compared with, for the protocol ``next``. ``simple``: the majority class
@@ -54,9 +59,11 @@ class Evaluate(Config):
     every: Count = 1
     skip: Natural = 0
     on: EvaluateOn = "test"
+    sample: Natural = 0
     seen: Natural = 2000
     periods: Literal["auto", "on", "off"] = "auto"
     past: Natural = 0
+    past_at: Literal["every", "last"] = "every"
     measures: tuple[str, ...] | None = None
     baselines: WhichBaselines = "auto"
     classifier: Literal["outputs", "nearest-mean"] = "outputs"
@@ -64,6 +71,24 @@ class Evaluate(Config):
     def due(self, round_: int, last: int) -> bool:
         """Tell if the model is evaluated after this round."""
         return round_ % self.every == 0 or round_ == last
+
+    @property
+    def end_differs(self) -> bool:
+        """True if the evaluation after the last round measures more than those before it."""
+        return self.sample > 0 or (self.past > 0 and self.past_at == "last")
+
+    def check_end(self, known: bool) -> None:
+        """Refuse what needs a last round, unless it is known beforehand.
+
+        Raises:
+            SpecError: If it is not.
+        """
+        if self.end_differs and not known:
+            name = "sample" if self.sample else "past_at = 'last'"
+            raise SpecError(
+                f"evaluate.{name} measures more after the last round, which a run that may stop early or "
+                "goes on forever does not know: leave it out, or set rounds without stop"
+            )
 
     def own_measures(self) -> tuple[Measure, ...]:
         """Find the measures beyond the usual ones, and import the user's own.
@@ -85,6 +110,9 @@ class Evaluate(Config):
             raise SpecError(msg)
         if self.protocol == "holdout" and self.skip:
             raise SpecError(f"evaluate.skip = {self.skip} needs evaluate.protocol = 'next'")
+        if self.protocol == "next" and self.sample:
+            msg = f"evaluate.sample = {self.sample} is for test rows; protocol 'next' uses all of a period"
+            raise SpecError(f"{msg}: leave it out")
         asked = {
             "periods = 'on'": self.periods == "on",
             f"past = {self.past}": self.past > 0,

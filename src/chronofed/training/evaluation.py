@@ -22,6 +22,7 @@ from chronofed.training.breakdown import breakdown
 from chronofed.training.classification_measures import Outcome
 from chronofed.training.drift import drift_measures
 from chronofed.training.evaluate import Evaluate
+from chronofed.training.evaluated_part import EvaluatedPart
 from chronofed.training.followed_pairs import FollowedPairs
 from chronofed.training.loop import Snapshot
 from chronofed.training.measure import Measure
@@ -77,6 +78,11 @@ class EvaluationContext:
     def logits(self) -> Tensor:
         """Outputs of the global model on the samples: logits ``(samples, classes)``, or ``(samples, 1)``."""
         return self.test.outputs
+
+    @property
+    def counted(self) -> bool:
+        """True if the number of evaluated samples differs from one evaluation to another."""
+        return self.rows.period is not None or self._evaluator.settings.sample > 0
 
     @cached_property
     def held_out(self) -> Score | None:
@@ -139,9 +145,10 @@ class EvaluationContext:
 
     @cached_property
     def drift(self) -> dict[str, float]:
-        """Drifts and information loss; empty without ``evaluate.past``."""
+        """Drifts and information loss; empty without ``evaluate.past``, and where it is not its turn."""
         evaluator, most = self._evaluator, self._evaluator.settings.past
-        if not most:
+        waits = evaluator.settings.past_at == "last" and self.snapshot.round != evaluator.last
+        if not most or waits:
             return {}
         parts = (self.task, self.scenario, self.method.memory, evaluator.scorer.objective)
         return drift_measures(*parts, self.snapshot, most)
@@ -182,6 +189,7 @@ class Evaluator:
         workers: Threads that share the samples; the numbers do not depend on it.
         upcoming: The rows of the next period; ``None`` for the protocol ``holdout``.
         validation: Evaluate on the validation rows, too.
+        last: The last round, for settings that measure more after it; ``None`` if there is none.
     """
 
     task: SupervisedTask
@@ -192,6 +200,7 @@ class Evaluator:
     workers: int = 1
     upcoming: NextPeriod | None = None
     validation: bool = False
+    last: int | None = None
     scorer: Scorer = field(init=False)
     accuracy_history: AccuracyHistory = field(init=False)
     _measures: tuple[Measure, ...] = field(init=False)
@@ -201,11 +210,13 @@ class Evaluator:
     _period_accuracy: PeriodAccuracy = field(init=False)
     _followed: FollowedPairs = field(init=False)
     _means: Tensor | None = field(init=False, default=None)
+    _part: EvaluatedPart | None = field(init=False)
 
     def __post_init__(self) -> None:
         if self.settings.classifier != "outputs" and not self.task.data.classes:
             raise SpecError("evaluate.classifier: 'nearest-mean' needs classes; use 'outputs'")
         self._seen = np.zeros(len(self.task.data.train), dtype=bool)
+        self._part = EvaluatedPart.of(self.task, self.settings.sample, self.seed)
         self.scorer = Scorer(self.task, self.workers)
         self._period_accuracy = self._no_accuracy()
         self._followed = self._no_pairs()
@@ -238,10 +249,11 @@ class Evaluator:
         """
         with one_thread():
             self._advance(snapshot.round)
-            rows = evaluated_rows(self.task, self.upcoming, snapshot.round, period)
+            task = self._task(snapshot.round)
+            rows = evaluated_rows(task, self.upcoming, snapshot.round, period)
             self._means = self._class_means(snapshot)
             test = self.score(snapshot, rows.samples)
-            parts = (snapshot, self.task, self.scenario, self.method, rows, test)
+            parts = (snapshot, task, self.scenario, self.method, rows, test)
             context = EvaluationContext(*parts, self)
             measures: dict[str, float | int] = {"round": snapshot.round}
             for measure in self._measures:
@@ -254,6 +266,11 @@ class Evaluator:
             return Evaluation(
                 measures | others, {name: line for name, line in lines.items() if line}
             )
+
+    def _task(self, round_: int) -> SupervisedTask:
+        """Return the task with the test rows of this evaluation."""
+        whole = self._part is None or round_ == self.last
+        return self.task if whole else self._part.task  # type: ignore[union-attr]
 
     def _advance(self, round_: int) -> None:
         """Learn who saw what until ``round_``; start over if it lies in the past."""
@@ -272,7 +289,7 @@ class Evaluator:
     def _no_accuracy(self) -> PeriodAccuracy:
         """Follow test rows by client and period only where the scenario has the data's clients and periods."""
         follows = getattr(self.scenario.stream, "follows_origin", False)
-        data = self.task.data
+        data = (self._part.task if self._part else self.task).data
         return PeriodAccuracy(data if follows else replace(data, origin=None))
 
     def _no_pairs(self) -> FollowedPairs:
@@ -312,9 +329,9 @@ class Evaluator:
 
     def score_held_out(self, snapshot: Snapshot, rows: EvaluatedRows, test: Score) -> Score | None:
         """Score the model on the test set; ``None`` if nothing is held out."""
-        held = self.task.data.test
-        if rows.samples is held:
+        if rows.period is None:
             return test
+        held = self.task.data.test
         return self.score(snapshot, held) if len(held) else None
 
     def score_personal(
@@ -358,15 +375,21 @@ class Evaluator:
 
     def _client_accuracy(self, client: int, rows: EvaluatedRows, score: Score) -> float | None:
         if rows.period is None:
-            return self._period_accuracy.client_accuracy(client, score.by_sample)
+            return self._period_accuracy.client_accuracy(client, self._followed_rows(score))
         whole = len(score) == len(rows.samples)
         return float(score.by_sample[rows.client == client if whole else slice(None)].mean())
+
+    def _followed_rows(self, score: Score) -> NDArray[np.float64]:
+        """Return the values of the test rows that accuracies by data set are measured on, always the same."""
+        return score.by_sample if self._part is None else self._part.of_score(score)
 
     def follow_periods(self, snapshot: Snapshot, test: Score) -> dict[str, Any]:
         """Add the accuracy of the followed pairs to the history, and return the line to record."""
         if not self._follows or self.settings.periods == "off":
             return {}
-        accuracies = self._period_accuracy.accuracies(test.by_sample, self._followed.pairs)
+        accuracies = self._period_accuracy.accuracies(
+            self._followed_rows(test), self._followed.pairs
+        )
         if not accuracies:
             return {}
         found = [(int(client), int(key)) for client, key, _ in accuracies]

@@ -90,11 +90,10 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         key="test_samples",
         title="Samples evaluated on",
-        description="the number of samples of the next period, with ``evaluate.protocol = 'next'``",
+        description="the number of samples of the next period, with ``evaluate.protocol = 'next'``; or of test "
+        "rows, with ``evaluate.sample``",
         shown={},
-        compute=lambda evaluation: (
-            None if evaluation.rows.period is None else len(evaluation.rows.samples)
-        ),
+        compute=lambda evaluation: len(evaluation.rows.samples) if evaluation.counted else None,
     ),
     Measure(
         key="test_period",
