@@ -66,6 +66,9 @@ from chronofed.methods.detectors import BetaRatio as BetaRatio
 from chronofed.methods.detectors import Detector as Detector
 from chronofed.methods.detectors import LossJump as LossJump
 from chronofed.methods.detectors import PageHinkley as PageHinkley
+from chronofed.methods.heads import Gaussian as Gaussian
+from chronofed.methods.heads import Head as Head
+from chronofed.methods.heads import Ridge as Ridge
 from chronofed.methods.local import Local as Local
 from chronofed.methods.local import Train as Train
 from chronofed.methods.memories import Concepts as Concepts
@@ -107,6 +110,7 @@ from chronofed.methods.weighting import Uniform as Uniform
 from chronofed.methods.weighting.optimal import optimal as optimal_weights
 from chronofed.methods.wrappers import Additive as Additive
 from chronofed.methods.wrappers import AGem as AGem
+from chronofed.methods.wrappers import Averaged as Averaged
 from chronofed.methods.wrappers import Balanced as Balanced
 from chronofed.methods.wrappers import Ccvr as Ccvr
 from chronofed.methods.wrappers import Clipped as Clipped

@@ -4,7 +4,7 @@ import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
-from torch import Generator
+from torch import Generator, Tensor
 
 from chronofed.clients.messages import Order, Result
 from chronofed.clients.state import ClientState
@@ -12,6 +12,8 @@ from chronofed.core.errors import DivergedError, RunError
 from chronofed.core.seeds import global_torch_seed, torch_generator
 from chronofed.core.timing import PhaseTimer
 from chronofed.core.types import Objective, Record, Samples, Vector
+from chronofed.methods.heads import Head
+from chronofed.methods.heads.base import SUMS
 from chronofed.methods.local import ClientLocal
 from chronofed.methods.memories import MemoryItem, Moment
 from chronofed.methods.method import Method
@@ -75,7 +77,7 @@ class Client:
     uses_global_rng: bool = True
 
     def __post_init__(self) -> None:
-        server = self.method.backbone.receive(self.order.server, self.objective)
+        server = self.method.composed.receive(self.order.server, self.objective)
         if server is not self.order.server:
             object.__setattr__(self, "order", replace(self.order, server=server))
 
@@ -84,7 +86,7 @@ class Client:
         self.objective.buffers = self.order.buffers
         with self._seeded("prepare"):
             local = self.local(self.starting_state())
-            upload = self.method.backbone.prepare(self.order.server, local)
+            upload = self.method.composed.prepare(self.order.server, local)
         return Result(self.order.client, self.key, len(self.samples), upload, self.order.buffers)
 
     def serve(self) -> tuple[Result, ClientState]:
@@ -103,7 +105,7 @@ class Client:
         kept = self.client_state
         if kept is not None and kept.backbone_state:
             return kept
-        first = self.method.backbone.init_client(self.order.server["params"])
+        first = self.method.composed.init_client(self.order.server["params"])
         return ClientState(first) if kept is None else replace(kept, backbone_state=first)
 
     def local(self, client_state: ClientState) -> ClientLocal:
@@ -130,7 +132,15 @@ class Client:
         if self.method.memory.location != "server":
             kept = {}
         size, upload = len(self.samples), trained.upload
+        if self.method.head is not None:
+            with self.timer("head"):
+                upload = {**upload, SUMS: self._sums(self.method.head)}
         return Result(order.client, self.key, size, upload, buffers, kept, report), client_state
+
+    def _sums(self, head: Head) -> Tensor:
+        """Return what the server needs for a head, at the model that arrived."""
+        order, equal = self.order, self.method.average == "clients"
+        return head.observe(self.objective, order.server, order.buffers, self.samples, equal)
 
     @property
     def _place(self) -> tuple[int, int]:
@@ -169,7 +179,7 @@ class Client:
         return past
 
     def _train(self, local: ClientLocal, client_state: ClientState) -> Trained:
-        backbone, server = self.method.backbone, self.order.server
+        backbone, server = self.method.composed, self.order.server
 
         def direction(params: Vector) -> Vector:
             gradient = backbone.gradient(params, server, local)

@@ -6,8 +6,10 @@ from torch import Tensor
 
 from chronofed.core.config import Config
 from chronofed.core.errors import IncompatibleError, SpecError
-from chronofed.core.types import Vector
+from chronofed.core.types import Record, Vector
 from chronofed.methods.backbones import Backbone, FedAvg
+from chronofed.methods.heads import Head
+from chronofed.methods.heads.summed import with_head
 from chronofed.methods.local import Train
 from chronofed.methods.memories import Forget, Memory
 from chronofed.methods.weighting import Merged, RoundWeights
@@ -22,6 +24,7 @@ class Method(Config):
         memory: The approximation of past objectives.
         weights: The weights of the present and of each remembered round.
         average: Weights of the clients: by their number of samples, or equal (the paper's 1/S).
+        head: The last layer of the model that is evaluated and saved, if it is computed in closed form.
 
     >>> from chronofed import CoreSet, FedProx, Method, Optimal
     >>> weights = Optimal(time_drift_sq=1.0, information_loss_sq=0.5)
@@ -33,12 +36,28 @@ class Method(Config):
     memory: Memory = Forget()
     weights: RoundWeights = Merged()
     average: Literal["samples", "clients"] = "samples"
+    head: Head | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.head is not None and self.backbone.several_models:
+            raise ValueError("head: the backbone has several models, and a head is for one")
+        # A bound that is missing, or names that are hidden, are refused here.
+        composed = self.composed
+        assert composed is not None
         leak = _leak(self) if self.backbone.private else None
         if leak is not None:
             raise ValueError(leak)
+
+    @property
+    def composed(self) -> Backbone:
+        """The backbone with what the head needs: this is what engines and servers run."""
+        return self.backbone if self.head is None else with_head(self.backbone, self.head)
+
+    def serve(self, server: Record) -> Record:
+        """Return the server state at the end of a round, with the model to evaluate."""
+        server = self.backbone.serve(server)
+        return server if self.head is None else self.head.serve(server)
 
     @property
     def stateful(self) -> bool:

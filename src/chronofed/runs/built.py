@@ -71,7 +71,7 @@ class BuiltRun:
             return None
         method, (params, buffers) = self.experiment.method, self.start.values(self.task)
         server = first_server_state(
-            method.backbone, params, self.scenario.clients, self.task.objective()
+            method.composed, params, self.scenario.clients, self.task.objective()
         )
         return Snapshot(0, server, buffers, weighting_state=method.weights.init())
 

@@ -42,6 +42,8 @@ NO_RESULT = (
     "track",
 )
 """Settings that do not decide the result."""
+OPTIONAL_PARTS = ("head",)
+"""Parts of a method that may be missing."""
 LONGEST_NAME = 120
 """Characters of an experiment's name in the name of its directory."""
 Workers = Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS)]
@@ -160,6 +162,10 @@ class Experiment(Config):
         content = to_table(self)
         for key in NO_RESULT:
             content.pop(key, None)
+        # A part that is not there decides nothing: runs from before it existed can be resumed.
+        for part in OPTIONAL_PARTS:
+            if content["method"][part] is None:
+                del content["method"][part]
         text = json.dumps(content, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
 

@@ -135,7 +135,9 @@ class EvaluationContext:
     def reported(self) -> dict[str, float]:
         """Numbers that round weights and backbone report."""
         weights = self.method.weights.report(self.snapshot.weighting_state)
-        return weights | self.method.backbone.report(self.snapshot.round)
+        reported = weights | self.method.composed.report(self.snapshot.round)
+        head, server = self.method.head, self.snapshot.server
+        return reported if head is None else reported | head.report(server)
 
     @cached_property
     def drift(self) -> dict[str, float]:

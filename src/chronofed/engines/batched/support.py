@@ -37,7 +37,7 @@ from chronofed.methods.surrogate import Quadratic, Surrogate
 from chronofed.methods.wrappers.base import Wrapper, parts
 
 READ_FIELDS: Mapping[type, frozenset[str]] = {
-    Method: frozenset({"backbone", "memory", "weights", "average"}),
+    Method: frozenset({"backbone", "memory", "weights", "average", "head"}),
     Train: frozenset(
         {"lr", "batch_size", "epochs", "steps", "momentum", "weight_decay", "epoch", "slow"}
         | {"nesterov", "optimizer", "betas", "eps", "optimizer_state", "clip_norm", "schedule"}
@@ -83,7 +83,7 @@ def unsupported(method: Method, task: Task, train: Train | None = None) -> str |
 
 def unsupported_method(method: Method) -> str | None:
     """Refuse a backbone that works on one client at a time, and a memory with its own kind of surrogate."""
-    for part in parts(method.backbone):
+    for part in parts(method.composed):
         for name in ("start", "gradient", "direction"):
             if not works_stacked(getattr(part, name)):
                 where = f"{type(part).__name__}.{name}"

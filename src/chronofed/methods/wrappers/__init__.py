@@ -2,6 +2,7 @@
 
 from chronofed.methods.wrappers.additive import Additive
 from chronofed.methods.wrappers.agem import AGem
+from chronofed.methods.wrappers.averaged import Averaged
 from chronofed.methods.wrappers.balanced import Balanced
 from chronofed.methods.wrappers.base import Wrapper
 from chronofed.methods.wrappers.ccvr import Ccvr
@@ -20,6 +21,7 @@ from chronofed.methods.wrappers.si import Si
 __all__ = [
     "AGem",
     "Additive",
+    "Averaged",
     "Balanced",
     "Ccvr",
     "Clipped",
