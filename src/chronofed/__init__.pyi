@@ -71,6 +71,13 @@ from chronofed.methods.heads import Head as Head
 from chronofed.methods.heads import Ridge as Ridge
 from chronofed.methods.local import Local as Local
 from chronofed.methods.local import Train as Train
+from chronofed.methods.losses import ClassWeighted as ClassWeighted
+from chronofed.methods.losses import FedLc as FedLc
+from chronofed.methods.losses import FedRs as FedRs
+from chronofed.methods.losses import LocalLoss as LocalLoss
+from chronofed.methods.losses import NotTrueDistillation as NotTrueDistillation
+from chronofed.methods.losses import PriorCorrection as PriorCorrection
+from chronofed.methods.losses import VacantDistillation as VacantDistillation
 from chronofed.methods.memories import Concepts as Concepts
 from chronofed.methods.memories import CoreSet as CoreSet
 from chronofed.methods.memories import Distil as Distil
@@ -93,6 +100,7 @@ from chronofed.methods.schedules import LearningRateSchedule as LearningRateSche
 from chronofed.methods.schedules import PostLocal as PostLocal
 from chronofed.methods.schedules import Step as Step
 from chronofed.methods.schedules import StepsSchedule as StepsSchedule
+from chronofed.methods.surrogate import LossTerms as LossTerms
 from chronofed.methods.surrogate import Pool as Pool
 from chronofed.methods.surrogate import Quadratic as Quadratic
 from chronofed.methods.surrogate import Surrogate as Surrogate
@@ -117,7 +125,9 @@ from chronofed.methods.wrappers import Clipped as Clipped
 from chronofed.methods.wrappers import Clusters as Clusters
 from chronofed.methods.wrappers import Compressed as Compressed
 from chronofed.methods.wrappers import Cwr as Cwr
+from chronofed.methods.wrappers import FedAcg as FedAcg
 from chronofed.methods.wrappers import FedDF as FedDF
+from chronofed.methods.wrappers import FedExp as FedExp
 from chronofed.methods.wrappers import FedOpt as FedOpt
 from chronofed.methods.wrappers import Gem as Gem
 from chronofed.methods.wrappers import HeteroFL as HeteroFL

@@ -160,10 +160,15 @@ class Client:
         pace = 1.0
         if order.train.slow:
             pace = order.train.pace(torch_generator(order.seed, "pace", *self._place))
+        terms = None
+        if self.method.loss is not None:
+            self.objective.buffers = order.buffers
+            terms = self.method.loss.on(self.objective, order.server["params"], self.samples, past)
+            past = replace(past, teachers=(*past.teachers, *terms.teachers))
         past = past.taught_by(order.server["params"], order.buffers)
         parts = (self.objective, self.samples, past, order.train, generator, pace)
         kept = client_state.optimizer_state if order.train.keeps_state else {}
-        return ClientLocal(*parts, kept, key=self.key, buffers=order.buffers)
+        return ClientLocal(*parts, kept, key=self.key, buffers=order.buffers, terms=terms)
 
     def _recall(self, client_state: ClientState) -> Surrogate:
         order = self.order

@@ -15,7 +15,7 @@ from chronofed.core.errors import IncompatibleError
 from chronofed.core.types import Batch, Objective, Record, Samples, Vector
 from chronofed.methods.optimizers import State, adamw_, adamw_state, clip_, sgd_, sgd_state
 from chronofed.methods.schedules import LearningRateSchedule, StepsSchedule
-from chronofed.methods.surrogate import Pool, Surrogate, lone_samples
+from chronofed.methods.surrogate import LossTerms, Pool, Surrogate, lone_samples
 from chronofed.methods.teaching import check_teachers, distil_
 
 # Samples per pass of a full gradient. It bounds memory and does not change the result: where samples depend on
@@ -223,6 +223,7 @@ class ClientLocal:
         key: Number of the present data set.
         scratch: Notes of a backbone during this exchange.
         buffers: The model's buffers at the beginning of the round; ``None`` if it has none.
+        terms: What the method changes about the loss, if anything; its teachers are among those of the past.
     """
 
     objective: Objective
@@ -235,6 +236,7 @@ class ClientLocal:
     key: int = 0
     scratch: dict[str, Tensor] = field(default_factory=dict)
     buffers: Vector | None = None
+    terms: LossTerms | None = None
     pool: Pool = field(init=False)
     steps: int = field(init=False)
     _draws: Iterator[tuple[Tensor, Tensor]] = field(init=False, repr=False)
@@ -285,7 +287,8 @@ class ClientLocal:
         buffers = self.objective.buffers
         total = torch.zeros_like(params)
         for batch in self._epoch():
-            total.add_(self.objective.gradient(params, replace(batch, offset=offset)))
+            shaped = self._shaped(replace(batch, offset=offset))
+            total.add_(self.objective.gradient(params, shaped))
         self.objective.buffers = buffers
         self.past.add_gradient_(total, params)
         for batch in self._epoch() if self.past.teachers else ():
@@ -306,12 +309,15 @@ class ClientLocal:
 
     def batch_gradient(self, params: Vector, batch: Batch) -> Vector:
         """Compute a mini-batch's gradient with that of the remembered past, clipped if training says so."""
-        gradient = self.objective.gradient(params, batch)
+        gradient = self.objective.gradient(params, self._shaped(batch))
         self.past.add_gradient_(gradient, params)
         self._distil_(gradient, params, batch)
         if self.train.clip_norm is not None:
             clip_(gradient, self.train.clip_norm)
         return gradient
+
+    def _shaped(self, batch: Batch) -> Batch:
+        return batch if self.terms is None else self.terms.applied(batch)
 
     def _distil_(self, gradient: Vector, params: Vector, batch: Batch) -> None:
         """Add the gradients of the teachers' distillation losses in place."""

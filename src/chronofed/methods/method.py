@@ -11,6 +11,7 @@ from chronofed.methods.backbones import Backbone, FedAvg
 from chronofed.methods.heads import Head
 from chronofed.methods.heads.summed import with_head
 from chronofed.methods.local import Train
+from chronofed.methods.losses import LocalLoss
 from chronofed.methods.memories import Forget, Memory
 from chronofed.methods.weighting import Merged, RoundWeights
 from chronofed.scenarios.base import Scenario
@@ -24,6 +25,7 @@ class Method(Config):
         memory: The approximation of past objectives.
         weights: The weights of the present and of each remembered round.
         average: Weights of the clients: by their number of samples, or equal (the paper's 1/S).
+        loss: What changes about the task's loss on clients, if anything.
         head: The last layer of the model that is evaluated and saved, if it is computed in closed form.
 
     >>> from chronofed import CoreSet, FedProx, Method, Optimal
@@ -36,6 +38,7 @@ class Method(Config):
     memory: Memory = Forget()
     weights: RoundWeights = Merged()
     average: Literal["samples", "clients"] = "samples"
+    loss: LocalLoss | None = None
     head: Head | None = None
 
     def __post_init__(self) -> None:

@@ -188,7 +188,8 @@ class Teacher:
         classes: Positions of the outputs that it may speak about, ``(k,)`` of int64; by default all.
         buffers: Its buffers; a model that has buffers needs them.
         form: The way in which outputs become probabilities. With ``targets`` these replace the labels of the
-            classes, by the share ``weight``.
+            classes, by the share ``weight``. With ``part`` the probabilities of ``classes`` among all are
+            compared, with ``not-true`` those of all classes but the sample's own.
     """
 
     params: Vector | None
@@ -197,6 +198,32 @@ class Teacher:
     classes: Tensor | None = None
     buffers: Vector | None = None
     form: OutputForm = "softmax"
+
+
+@dataclass(frozen=True, slots=True)
+class LossTerms:
+    """What a local loss changes about the loss of single samples.
+
+    Attributes:
+        offset: Numbers that are added to all logits, ``(classes,)``.
+        scale: Factors of all logits, ``(classes,)``, before the offset.
+        factors: Factor of the loss of a sample of every class, ``(classes,)``.
+        teachers: Models to distil from.
+    """
+
+    offset: Tensor | None = None
+    scale: Tensor | None = None
+    factors: Tensor | None = None
+    teachers: tuple[Teacher, ...] = ()
+
+    def applied(self, batch: Batch) -> Batch:
+        """Return a mini-batch with these terms, besides an offset that it has."""
+        offset, weight = batch.offset, batch.weight
+        if self.offset is not None:
+            offset = self.offset if offset is None else offset + self.offset
+        if self.factors is not None:
+            weight = weight * self.factors[batch.y.cpu()]
+        return replace(batch, weight=weight, offset=offset, scale=self.scale)
 
 
 @dataclass(frozen=True, slots=True)

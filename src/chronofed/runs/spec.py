@@ -42,7 +42,7 @@ NO_RESULT = (
     "track",
 )
 """Settings that do not decide the result."""
-OPTIONAL_PARTS = ("head",)
+OPTIONAL_PARTS = ("loss", "head")
 """Parts of a method that may be missing."""
 LONGEST_NAME = 120
 """Characters of an experiment's name in the name of its directory."""

@@ -61,7 +61,9 @@ READ_FIELDS: Mapping[type, frozenset[str]] = {
 
 REFUSED_FIELDS: Mapping[type, frozenset[str]] = {
     Surrogate: frozenset({"teachers"}),
-    Batch: frozenset({"offset"}),
+    Batch: frozenset({"offset", "scale"}),
+    Method: frozenset({"loss"}),
+    ClientLocal: frozenset({"terms"}),
 }
 """Fields that it knows and does not read: a record that sets one is refused."""
 

@@ -22,13 +22,16 @@ BODY = "head_body"
 """What clients are sent besides the model that they train: the model whose features count."""
 PLACE, SQUARES, SCORES, SEEN = "head_place", "head_squares", "head_scores", "head_seen"
 TOTALS, PRIORS, BY_CLIENT = "head_totals", "head_priors", "head_by_client"
-OWN = (PLACE, SQUARES, SCORES, SEEN, TOTALS, PRIORS, BY_CLIENT)
+ROUNDS = "head_rounds"
+OWN = (ROUNDS, PLACE, SQUARES, SCORES, SEEN, TOTALS, PRIORS, BY_CLIENT)
 """The entries of the server's state that are a head's."""
 
 DECAYS = (0.95, 0.98, 1.0, 0.9, 0.8, 0.6, 0.3)
 """The decays that ``auto`` chooses among; the first until there is evidence."""
+SCORED_EVERY = 4
+"""Rounds from one comparison of decays to the next: each takes a system of equations for every decay."""
 DISCOUNT = 0.9
-"""Share of earlier evidence that counts in the next round."""
+"""Share of earlier evidence that counts when there is more."""
 
 Solution: TypeAlias = tuple[Tensor, Tensor]
 """Weights ``(outputs, k)`` and bias ``(outputs,)``."""
@@ -90,7 +93,7 @@ class Head(Kind):
         """
 
     @abstractmethod
-    def score(self, solution: Solution, before: Sums, effective: float, new: Sums) -> float:
+    def score(self, before: Sums, effective: float, state: Record, new: Sums) -> float:
         """Say how well sums so far predict those of a new round, per sample; more is better."""
 
     @property
@@ -115,6 +118,7 @@ class Head(Kind):
             PLACE: torch.tensor([*spans, *layer.shape]),
             TOTALS: zeros,
             SQUARES: zeros[:, 0].clone(),
+            ROUNDS: torch.tensor(0),
             SCORES: zeros[:, 0].clone(),
             SEEN: torch.zeros(columns, dtype=torch.float64),
             PRIORS: torch.zeros(3, dtype=torch.float64),
@@ -159,6 +163,7 @@ class Head(Kind):
         return {
             TOTALS: state[TOTALS] * decay[:, None] + new.double(),
             SQUARES: state[SQUARES] * decay.square() + size,
+            ROUNDS: state[ROUNDS] + 1,
             SCORES: self._scored(state, sums),
             SEEN: state[SEEN] + sums.counts,
             PRIORS: self._priors_scored(state, sums),
@@ -237,16 +242,13 @@ class Head(Kind):
     def _scored(self, state: Record, new: Sums) -> Tensor:
         """Add a round's evidence for each decay: what it predicted of the round before it came."""
         scores: Tensor = state[SCORES]
-        if len(scores) == 1 or new.size <= 0 or float(state[TOTALS][0, 0]) <= 0:
+        skipped = int(state[ROUNDS]) % SCORED_EVERY
+        if len(scores) == 1 or skipped or new.size <= 0 or float(state[TOTALS][0, 0]) <= 0:
             return scores
         found = []
         for k in range(len(scores)):
-            before, effective = (
-                Sums.of(state[TOTALS][k], self._shape(state)),
-                self._effective(state, k),
-            )
-            solution = self.solve(before, effective, state)
-            found.append(self.score(solution, before, effective, new))
+            before = Sums.of(state[TOTALS][k], self._shape(state))
+            found.append(self.score(before, self._effective(state, k), state, new))
         return scores * DISCOUNT + torch.tensor(found, dtype=torch.float64)
 
     def _priors_scored(self, state: Record, new: Sums) -> Tensor:

@@ -82,7 +82,7 @@ class Gaussian(Head, tag="gaussian"):
         scores = state[PRIORS].tolist()
         return _log_prior(PRIOR_NAMES[scores.index(max(scores))], sums.counts, state[SEEN])
 
-    def score(self, solution: Solution, before: Sums, effective: float, new: Sums) -> float:
+    def score(self, before: Sums, effective: float, state: Record, new: Sums) -> float:
         """Return the log-likelihood of a round's features given their classes, per sample."""
         means, root = class_means(before), factor(self.covariance(before, effective))
         cross = new.features.mT @ means
@@ -131,13 +131,11 @@ def within_covariance(sums: Sums) -> Tensor:
 
 
 def _log_prior(name: str, recent: Tensor, seen: Tensor) -> Tensor:
+    """Return the logarithms of a prior; a class without samples is worth half of one."""
     counts = (recent if name == "recent" else seen).clamp(min=0)
-    total = float(counts.sum())
-    if name == "uniform":
-        known = counts > 0
-        some = max(1, int(known.sum()))
-        rare = SMOOTHING / max(total, 1.0) / some
-        shares = torch.full_like(counts, rare).masked_fill(known, 1 / some)
-        return shares.log()
-    least = SMOOTHING / max(total, 1.0)
-    return (counts / total if total > 0 else counts).clamp(min=least).log()
+    known = counts > 0
+    if not known.any():
+        return torch.full_like(counts, 1 / len(counts)).log()
+    shares = known.double() / known.sum() if name == "uniform" else counts / counts.sum()
+    rare = min(SMOOTHING / float(counts.sum()), float(shares[known].min()) / 2)
+    return shares.masked_fill(~known, rare).log()

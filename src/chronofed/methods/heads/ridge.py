@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 
 from chronofed.core.types import Record
-from chronofed.methods.heads.base import Head, Solution
+from chronofed.methods.heads.base import PLACE, Head, Solution
 from chronofed.methods.heads.shrinking import factor, oas, shrunk
 from chronofed.methods.heads.sums import Sums
 
@@ -39,7 +39,7 @@ class Ridge(Head, tag="ridge"):
     def solve(self, sums: Sums, effective: float, state: Record) -> Solution:
         """Return the coefficients."""
         # The first column of a regression counts samples.
-        regression = int(state["head_place"][4]) == 1
+        regression = int(state[PLACE][4]) == 1
         features = sums.features[0] if regression else sums.features.sum(0)
         targets, products = (
             (sums.counts[1:], sums.features[1:]) if regression else (sums.counts, sums.features)
@@ -52,9 +52,9 @@ class Ridge(Head, tag="ridge"):
         weight = torch.cholesky_solve(cross.mT, root).mT
         return weight, target - weight @ mean
 
-    def score(self, solution: Solution, before: Sums, effective: float, new: Sums) -> float:
+    def score(self, before: Sums, effective: float, state: Record, new: Sums) -> float:
         """Return the negative squared error per sample, up to the square of the targets."""
-        weight, bias = solution
+        weight, bias = self.solve(before, effective, state)
         regression = len(bias) == 1
         features = new.features[0] if regression else new.features.sum(0)
         targets, products = (

@@ -31,7 +31,7 @@ def shrunk(covariance: Tensor, share: float) -> Tensor:
 
 
 def factor(covariance: Tensor) -> Tensor:
-    """Return a Cholesky factor; of a matrix that is not positive definite, of the nearest that is.
+    """Return a Cholesky factor; of a matrix that is not positive definite, with small eigenvalues raised.
 
     Noise may make a covariance indefinite, and features that never vary make it singular.
     """
@@ -40,7 +40,9 @@ def factor(covariance: Tensor) -> Tensor:
     if not int(info) and bool(torch.isfinite(found).all()):
         return found
     values, vectors = torch.linalg.eigh(covariance)
-    least = LEAST * float(values[-1]) if values[-1] > 0 else 1.0
+    largest = float(values[-1])
+    # The most negative eigenvalue says how large the noise is.
+    least = max(LEAST * largest, -float(values[0])) if largest > 0 else 1.0
     raised = (vectors * values.clamp(min=least)) @ vectors.mT
     found = torch.linalg.cholesky((raised + raised.mT) / 2)
     return found

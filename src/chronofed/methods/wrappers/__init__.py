@@ -10,7 +10,9 @@ from chronofed.methods.wrappers.clipped import Clipped
 from chronofed.methods.wrappers.clusters import Clusters
 from chronofed.methods.wrappers.compressed import Compressed
 from chronofed.methods.wrappers.cwr import Cwr
+from chronofed.methods.wrappers.fedacg import FedAcg
 from chronofed.methods.wrappers.feddf import FedDF
+from chronofed.methods.wrappers.fedexp import FedExp
 from chronofed.methods.wrappers.fedopt import FedOpt
 from chronofed.methods.wrappers.gem import Gem
 from chronofed.methods.wrappers.heterofl import HeteroFL
@@ -28,7 +30,9 @@ __all__ = [
     "Clusters",
     "Compressed",
     "Cwr",
+    "FedAcg",
     "FedDF",
+    "FedExp",
     "FedOpt",
     "Gem",
     "HeteroFL",
