@@ -47,6 +47,7 @@ from chronofed.methods.backbones import FedReg as FedReg
 from chronofed.methods.backbones import FedRep as FedRep
 from chronofed.methods.backbones import FedRobust as FedRobust
 from chronofed.methods.backbones import FedRod as FedRod
+from chronofed.methods.backbones import Frozen as Frozen
 from chronofed.methods.backbones import L2gd as L2gd
 from chronofed.methods.backbones import Mifa as Mifa
 from chronofed.methods.backbones import Mime as Mime

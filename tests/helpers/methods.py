@@ -14,6 +14,7 @@ from chronofed import (
     FedProx,
     FedRep,
     FedRs,
+    Frozen,
     Gaussian,
     Generative,
     Generator,
@@ -43,7 +44,10 @@ FITTING = {FedRep: {"layers": ("*bias", "w", "w1")}, FedDF: {"steps": 5, "batch_
 BACKBONES = [
     cls(**FITTING.get(cls, {}))
     for cls in alternatives(Backbone).values()
-    if cls.__module__.startswith(SHIPPED) and not getattr(cls, "private", False)
+    # A body that never trains learns with a head only, which is among the others.
+    if cls.__module__.startswith(SHIPPED)
+    and not getattr(cls, "private", False)
+    and cls is not Frozen
 ]
 # HeteroFL refuses BatchNorm in a network that it cuts.
 NORMALISED = [HeteroFL(rates=(1.0,)) if isinstance(b, HeteroFL) else b for b in BACKBONES]
@@ -65,7 +69,7 @@ def method(backbone: Backbone, memory: Memory) -> Method:
 WITH_PARTS = {
     "head": Method(head=Gaussian()),
     "head-averaged": Method(Averaged(Scaffold()), CoreSet(size=5), head=Ridge(decay=0.9)),
-    "head-by-client": Method(FedOpt(), head=Gaussian(decay=1.0, prior="seen", by_client=True)),
+    "head-by-client": Method(Frozen(), head=Gaussian(decay=1.0, prior="seen", by_client=True)),
     "head-written-back": Method(MimeLite(), Taylor(), head=Gaussian(write_back=True)),
     "loss-scale": Method(FedProx(), CoreSet(size=5), loss=FedRs()),
     "loss-offset": Method(Averaged(), loss=PriorCorrection(), head=Gaussian()),

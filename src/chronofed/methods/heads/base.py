@@ -174,17 +174,21 @@ class Head(Kind):
         some = [client for client in clients if client < len(state[BY_CLIENT])]
         if not some:
             return state
-        gone = state[BY_CLIENT][some].sum(0)
         kept = state[BY_CLIENT].clone()
         kept[some] = 0
-        sums = Sums.of(gone, self._shape(state))
-        return {
-            **state,
-            TOTALS: state[TOTALS] - gone,
-            SQUARES: state[SQUARES] - gone[0],
-            SEEN: state[SEEN] - sums.counts,
-            BY_CLIENT: kept,
-        }
+        # The sum of what is left: nothing of what was taken back remains in its last digits.
+        return {**state, BY_CLIENT: kept, **self._left(state, kept)}
+
+    def take_back(self, state: Record, client: int, sums: Tensor) -> Record:
+        """Take back some of what a client sent, if its sums were kept."""
+        kept = state[BY_CLIENT].clone()
+        kept[client] -= sums
+        return {**state, BY_CLIENT: kept, **self._left(state, kept)}
+
+    def _left(self, state: Record, kept: Tensor) -> Record:
+        total = kept.sum(0)
+        counts = Sums.of(total, self._shape(state)).counts
+        return {TOTALS: total[None].clone(), SQUARES: total[:1].clone(), SEEN: counts.clone()}
 
     def best(self, state: Record) -> int:
         """Return the number of the decay with most evidence."""
