@@ -67,6 +67,7 @@ from chronofed.methods.detectors import BetaRatio as BetaRatio
 from chronofed.methods.detectors import Detector as Detector
 from chronofed.methods.detectors import LossJump as LossJump
 from chronofed.methods.detectors import PageHinkley as PageHinkley
+from chronofed.methods.heads import Auto as Auto
 from chronofed.methods.heads import Gaussian as Gaussian
 from chronofed.methods.heads import Head as Head
 from chronofed.methods.heads import Ridge as Ridge

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from chronofed import (
+    Auto,
     Averaged,
     Backbone,
     ClassWeighted,
@@ -71,6 +72,7 @@ WITH_PARTS = {
     "head-averaged": Method(Averaged(Scaffold()), CoreSet(size=5), head=Ridge(decay=0.9)),
     "head-by-client": Method(Frozen(), head=Gaussian(decay=1.0, prior="seen", by_client=True)),
     "head-written-back": Method(MimeLite(), Taylor(), head=Gaussian(write_back=True)),
+    "head-auto": Method(Averaged(), CoreSet(size=5), head=Auto()),
     "loss-scale": Method(FedProx(), CoreSet(size=5), loss=FedRs()),
     "loss-offset": Method(Averaged(), loss=PriorCorrection(), head=Gaussian()),
     "loss-teacher": Method(FedOpt(), Taylor(), loss=NotTrueDistillation(weight=0.3)),

@@ -4,7 +4,7 @@ import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
-from torch import Generator, Tensor
+from torch import Generator
 
 from chronofed.clients.messages import Order, Result
 from chronofed.clients.state import ClientState
@@ -13,7 +13,7 @@ from chronofed.core.seeds import global_torch_seed, torch_generator
 from chronofed.core.timing import PhaseTimer
 from chronofed.core.types import Objective, Record, Samples, Vector
 from chronofed.methods.heads import Head
-from chronofed.methods.heads.base import SUMS
+from chronofed.methods.heads.base import JUDGED, SUMS
 from chronofed.methods.local import ClientLocal
 from chronofed.methods.memories import MemoryItem, Moment
 from chronofed.methods.method import Method
@@ -134,13 +134,15 @@ class Client:
         size, upload = len(self.samples), trained.upload
         if self.method.head is not None:
             with self.timer("head"):
-                upload = {**upload, SUMS: self._sums(self.method.head)}
+                upload = {**upload, **self._for_head(self.method.head)}
         return Result(order.client, self.key, size, upload, buffers, kept, report), client_state
 
-    def _sums(self, head: Head) -> Tensor:
+    def _for_head(self, head: Head) -> Record:
         """Return what the server needs for a head, at the model that arrived."""
         order, equal = self.order, self.method.average == "clients"
-        return head.observe(self.objective, order.server, order.buffers, self.samples, equal)
+        parts = self.objective, order.server, order.buffers, self.samples
+        sums = {SUMS: head.observe(*parts, equal)}
+        return {**sums, JUDGED: head.judge(*parts)} if head.judges else sums
 
     @property
     def _place(self) -> tuple[int, int]:

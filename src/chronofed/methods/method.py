@@ -1,6 +1,7 @@
 """Method: backbone x memory x round weights, and all checks that its parts fit together."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -8,12 +9,13 @@ from chronofed.core.config import Config
 from chronofed.core.errors import IncompatibleError, SpecError
 from chronofed.core.types import Record, Vector
 from chronofed.methods.backbones import Backbone, FedAvg
-from chronofed.methods.heads import Head
+from chronofed.methods.heads import Auto, Head
 from chronofed.methods.heads.summed import with_head
 from chronofed.methods.local import Train
 from chronofed.methods.losses import LocalLoss
-from chronofed.methods.memories import Forget, Memory
-from chronofed.methods.weighting import Merged, RoundWeights
+from chronofed.methods.memories import CoreSet, Forget, Memory
+from chronofed.methods.weighting import Adaptive, Merged, RoundWeights
+from chronofed.methods.wrappers import Averaged
 from chronofed.scenarios.base import Scenario
 
 
@@ -38,6 +40,8 @@ class Method(Config):
     memory: Memory = Forget()
     weights: RoundWeights = Merged()
     average: Literal["samples", "clients"] = "samples"
+    words: ClassVar[Mapping[str, Mapping[str, Any]]] = {"auto": {"head": {"kind": "auto"}}}
+
     loss: LocalLoss | None = None
     head: Head | None = None
 
@@ -51,6 +55,17 @@ class Method(Config):
         leak = _leak(self) if self.backbone.private else None
         if leak is not None:
             raise ValueError(leak)
+
+    def fitted(self, scenario: Scenario) -> "Method":
+        """Return ``method = "auto"`` with the parts that suit a scenario; any other method as it is.
+
+        The server then chooses what to serve from what it sees (:class:`~chronofed.Auto`).
+        """
+        if self != Method(head=self.head) or not isinstance(self.head, Auto):
+            return self
+        memory: Memory = CoreSet() if scenario.persistent else Forget()
+        weights: RoundWeights = Adaptive() if scenario.persistent else Merged()
+        return Method(Averaged(FedAvg()), memory, weights, head=self.head)
 
     @property
     def composed(self) -> Backbone:

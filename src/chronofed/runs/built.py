@@ -133,6 +133,7 @@ def build(
         check_identity(identify(experiment, data_digest, begun, server_digest))
     dataset = _split(experiment, loaded)
     scenario = experiment.scenario.on(dataset, experiment.seed)
+    experiment = msgspec.structs.replace(experiment, method=experiment.method.fitted(scenario))
     if start is not None:
         start.check_settings(to_table(experiment.model))
     task, rounds = experiment.task(dataset), _rounds(experiment, scenario)

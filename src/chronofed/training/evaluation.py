@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from chronofed.core.config import kind_of
 from chronofed.core.errors import ChronofedError, SpecError, UserCodeError
 from chronofed.core.seeds import numpy_generator
 from chronofed.core.types import Samples
@@ -138,6 +139,18 @@ class EvaluationContext:
         reported = weights | self.method.composed.report(self.snapshot.round)
         head, server = self.method.head, self.snapshot.server
         return reported if head is None else reported | head.report(server)
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """What the method chose by itself, and why; empty if there was nothing to choose."""
+        head = self.method.head
+        found = {} if head is None else head.why(self.snapshot.server)
+        if not found:
+            return {}
+        parts = {"memory": self.method.memory, "weights": self.method.weights}
+        named = {name: kind_of(part) for name, part in parts.items()}
+        back = "clients come back" if self.scenario.persistent else "clients never come back"
+        return {"round": self.snapshot.round, **found, **named, "because": back}
 
     @cached_property
     def drift(self) -> dict[str, float]:

@@ -20,10 +20,14 @@ SUMS = "head_sums"
 """The entry of an upload with a client's sums."""
 BODY = "head_body"
 """What clients are sent besides the model that they train: the model whose features count."""
+JUDGED = "head_judged"
+"""What clients say about the models that could be served."""
+SOLVED = "head_solved"
+"""The last layer that clients are sent to test."""
 PLACE, SQUARES, SCORES, SEEN = "head_place", "head_squares", "head_scores", "head_seen"
 TOTALS, PRIORS, BY_CLIENT = "head_totals", "head_priors", "head_by_client"
 ROUNDS = "head_rounds"
-OWN = (ROUNDS, PLACE, SQUARES, SCORES, SEEN, TOTALS, PRIORS, BY_CLIENT)
+OWN = (ROUNDS, PLACE, SQUARES, SCORES, SEEN, TOTALS, PRIORS, BY_CLIENT, JUDGED)
 """The entries of the server's state that are a head's."""
 
 DECAYS = (0.95, 0.98, 1.0, 0.9, 0.8, 0.6, 0.3)
@@ -67,6 +71,9 @@ class Head(Kind):
     """The paper that introduced it."""
     task: ClassVar[Literal["classification", "regression"] | None] = None
     """The task that it is made for; ``None`` for both."""
+
+    judges: ClassVar[bool] = False
+    """Whether clients test several models before they train (:meth:`judge`)."""
 
     decay: Fraction | Literal["auto"] = "auto"
     shrinkage: Fraction | Literal["oas"] = "oas"
@@ -155,6 +162,20 @@ class Head(Kind):
         vector = torch.cat([sums.new_tensor([1.0 if average else len(y)]), sums])
         return vector if self.by_client else vector.to(sent["params"].cpu())
 
+    def sent(self, server: Record) -> Record:
+        """Return what clients are sent besides the model, if they judge."""
+        return {}
+
+    def judge(
+        self, objective: Objective, sent: Record, buffers: Vector, samples: Samples
+    ) -> Tensor:
+        """Return how good the models that could be served are on a client's present data."""
+        raise NotImplementedError
+
+    def judged(self, state: Record, found: Tensor) -> Record:
+        """Return the evidence with that of a round, a mean over clients."""
+        raise NotImplementedError
+
     def update(self, state: Record, new: Tensor) -> Record:
         """Return what the server knows after a round, of which it has the sum over clients."""
         sums = Sums.of(new.double(), self._shape(state))
@@ -227,6 +248,10 @@ class Head(Kind):
         """Return what was chosen, as measures of an evaluation."""
         k = self.best(server)
         return {"head_decay": self.decays[k]}
+
+    def why(self, server: Record) -> dict[str, object]:
+        """Return what was chosen and why, in words; empty if nothing was."""
+        return {}
 
     def _check_task(self, regression: bool) -> None:
         found = "regression" if regression else "classification"

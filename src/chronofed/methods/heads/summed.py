@@ -7,10 +7,10 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from chronofed.core.types import Objective, Record
-from chronofed.methods.backbones.base import Backbone, Uploads
-from chronofed.methods.heads.base import BODY, BY_CLIENT, OWN, SUMS, Head
+from chronofed.methods.backbones.base import Backbone, Uploads, weighted_mean
+from chronofed.methods.heads.base import BODY, BY_CLIENT, JUDGED, OWN, SUMS, Head
 from chronofed.methods.wrappers.averaged import AVERAGED
-from chronofed.methods.wrappers.base import Added, ClientWrapper, Computed, Wrapper
+from chronofed.methods.wrappers.base import ClientWrapper, Computed, Wrapper
 from chronofed.methods.wrappers.clipped import Clipped
 
 
@@ -23,7 +23,13 @@ class Summed(ClientWrapper):
         head: The head.
     """
 
-    upload_keys = Added(SUMS)
+    upload_keys = Computed(
+        lambda self: (
+            *self.backbone.upload_keys,
+            SUMS,
+            *((JUDGED,) if self.head and self.head.judges else ()),
+        )
+    )
     names_clients = Computed(lambda self: self.head.by_client or self.backbone.names_clients)
 
     head: Head | None = None
@@ -52,7 +58,7 @@ class Summed(ClientWrapper):
 
     def broadcast(self, server: Record) -> Record:
         """As the inner backbone, and the model whose features count, if it is another one."""
-        sent = self.backbone.broadcast(_inner(server))
+        sent = {**self.backbone.broadcast(_inner(server)), **self._sure.sent(server)}
         if self._sure.body == "served" and AVERAGED in server:
             return {**sent, BODY: server[AVERAGED]}
         return sent
@@ -60,7 +66,9 @@ class Summed(ClientWrapper):
     def aggregate(self, server: Record, uploads: Uploads) -> Record:
         """As the inner backbone; add up the sums."""
         inner = self.backbone.aggregate(_inner(server), uploads)
-        state = {name: server[name] for name in OWN}
+        state = {name: server[name] for name in OWN if name in server}
+        if self._sure.judges:
+            state |= self._sure.judged(state, weighted_mean(uploads, JUDGED))
         state |= self._sure.update(state, _total(uploads))
         if self._sure.by_client:
             most = max(upload.client for upload in uploads) + 1
@@ -103,6 +111,11 @@ def _inside(backbone: Backbone) -> Clipped | None:
 
 def _rebuilt(backbone: Backbone, clipped: Clipped, head: Head) -> Backbone:
     if backbone is clipped:
+        if head.judges:
+            raise ValueError(
+                f"head: {type(head).__name__} has clients report on models, which {type(clipped).__name__} "
+                "does not cover; choose gaussian or ridge"
+            )
         if head.bound is None:
             raise ValueError(
                 f"head.bound: missing; {type(clipped).__name__} needs the largest norm of a client's sums"
