@@ -38,6 +38,8 @@ def families() -> "Mapping[str, type[Kind]]":
     from chronofed.methods.backbones import Backbone
     from chronofed.methods.clusters import Assignment
     from chronofed.methods.detectors import Detector
+    from chronofed.methods.heads import Head
+    from chronofed.methods.losses import LocalLoss
     from chronofed.methods.memories import Memory
     from chronofed.methods.weighting import RoundWeights
 
@@ -45,6 +47,8 @@ def families() -> "Mapping[str, type[Kind]]":
         "backbone": Backbone,
         "memory": Memory,
         "weights": RoundWeights,
+        "loss": LocalLoss,
+        "head": Head,
         "detector": Detector,
         "assignment": Assignment,
     }
@@ -86,7 +90,8 @@ def find(
     near = get_close_matches(wanted, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "list all with: chronofed methods"
     raise SpecError(
-        f"methods {wanted}: no such backbone, memory, weights, detector or assignment; {hint}"
+        f"methods {wanted}: no such part of a method: backbone, memory, weights, loss, head, detector or "
+        f"assignment; {hint}"
     )
 
 
