@@ -22,6 +22,7 @@ from chronofed import (
     Regression,
     Ridge,
     Samples,
+    Subsets,
     Train,
     run,
 )
@@ -33,6 +34,9 @@ from chronofed.methods.heads.shrinking import factor, oas, shrunk
 from chronofed.methods.heads.sums import Sums
 from chronofed.runs.checkpoint import decode, encode
 from chronofed.scenarios.base import Plan, Visit
+from chronofed.training.evaluate import Evaluate
+from chronofed.training.evaluation import Evaluator
+from chronofed.training.own_priors import personal_models
 
 CLASSES, WIDTH, SIZE = 4, 3, 80
 STILL = Train(lr=1e-30, steps=1)
@@ -421,3 +425,37 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(SpecError, match=r"method\.head\.layer: the model has no layer 'fx'"):
         last_of(Method(head=Ridge(layer="fx")), Classification(task().data, Linear()))
     assert FedAvg() == Method().composed
+
+
+def test_a_clients_own_prior_moves_the_bias_alone():
+    learned = task("double_mlp")
+    head = Gaussian(decay=1.0, shrinkage=0.1, prior="seen", personal=True)
+    server = last_of(Method(head=head), learned).server
+    counts = torch.tensor([9, 0, 1, 0])
+    own = head.personalised(server, counts)
+    x, total = learned.data.test.x, server[SEEN] / server[SEEN].sum()
+    objective = learned.objective()
+    here, there = (objective.logits(params, x).softmax(1) for params in (own, server[SERVED]))
+    prior = (counts + 0.5) / (counts + 0.5).sum()
+    want = there * prior / total
+    torch.testing.assert_close(here, want / want.sum(1, keepdim=True))
+    assert Gaussian().personalised(server, counts) is None
+    assert Ridge().personalised(server, counts) is None
+
+
+def test_own_priors_are_measured(data, train_rounds):
+    """On clients that hold few classes, and always the same."""
+    learned = Classification(data, Mlp((8,)))
+    scenario = Subsets(clients=4, subsets=1, client_alpha=0.1).on(data, seed=0)
+    head = Gaussian(personal=True)
+    *_, last = train_rounds(Method(head=head), rounds=3, task=learned, scenario=scenario)
+    parts = (learned, scenario, Method(head=head), Evaluate(seen=0), 0)
+    found = Evaluator(*parts)(last).measures
+    assert found["personal_accuracy"] > found["client_accuracy"]
+    assert [i for i, _ in personal_models(Method(head=head), scenario, learned, last)] == [
+        0,
+        1,
+        2,
+        3,
+    ]
+    assert not list(personal_models(Method(), scenario, learned, last))

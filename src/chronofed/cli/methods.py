@@ -89,10 +89,7 @@ def find(
         return known[names.index(wanted)]
     near = get_close_matches(wanted, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "list all with: chronofed methods"
-    raise SpecError(
-        f"methods {wanted}: no such part of a method: backbone, memory, weights, loss, head, detector or "
-        f"assignment; {hint}"
-    )
+    raise SpecError(f"methods {wanted}: no such part of a method; {hint}")
 
 
 def _list(known: "Sequence[tuple[str, str, type[Kind]]]") -> None:

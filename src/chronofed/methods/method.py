@@ -56,12 +56,17 @@ class Method(Config):
         if leak is not None:
             raise ValueError(leak)
 
+    @property
+    def is_auto(self) -> bool:
+        """True for ``method = "auto"`` before it is fitted to a scenario."""
+        return isinstance(self.head, Auto) and self == Method(head=self.head)
+
     def fitted(self, scenario: Scenario) -> "Method":
         """Return ``method = "auto"`` with the parts that suit a scenario; any other method as it is.
 
         The server then chooses what to serve from what it sees (:class:`~chronofed.Auto`).
         """
-        if self != Method(head=self.head) or not isinstance(self.head, Auto):
+        if not self.is_auto:
             return self
         memory: Memory = CoreSet() if scenario.persistent else Forget()
         weights: RoundWeights = Adaptive() if scenario.persistent else Merged()

@@ -29,6 +29,7 @@ from chronofed.training.measure import Measure
 from chronofed.training.measures import BY_KEY, MEASURES, OPTIONAL
 from chronofed.training.nearest_mean import class_means, nearest_mean
 from chronofed.training.next_period import EvaluatedRows, NextPeriod, evaluated_rows
+from chronofed.training.own_priors import personal_models
 from chronofed.training.period_accuracy import AccuracyHistory, PeriodAccuracy
 from chronofed.training.records import RECORDS
 from chronofed.training.round_weights import round_weights
@@ -337,6 +338,10 @@ class Evaluator:
     ) -> dict[str, float]:
         """Score personal models, each on its own client's part of the samples, beside the global one."""
         own, shared = [], []
+        for i, params in personal_models(self.method, self.scenario, self.task, snapshot):
+            score = self.scorer.score(params, snapshot.buffers, rows.samples)
+            own.append(self._client_accuracy(i, rows, score))
+            shared.append(self._client_accuracy(i, rows, test))
         # One client state at a time: they may not all fit into memory.
         for i in sorted(snapshot.client_states):
             state = snapshot.client_states[i].backbone_state

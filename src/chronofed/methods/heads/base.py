@@ -249,6 +249,10 @@ class Head(Kind):
         k = self.best(server)
         return {"head_decay": self.decays[k]}
 
+    def personalised(self, server: Record, counts: Tensor) -> Vector | None:
+        """Return a client's own model from the class counts of its data; ``None`` if it has none."""
+        return None
+
     def why(self, server: Record) -> dict[str, object]:
         """Return what was chosen and why, in words; empty if nothing was."""
         return {}

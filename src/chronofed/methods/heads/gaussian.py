@@ -5,8 +5,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from chronofed.core.types import Record
-from chronofed.methods.heads.base import DISCOUNT, PRIORS, SEEN, TOTALS, Head, Solution
+from chronofed.core.types import Record, Vector
+from chronofed.methods.backbones.base import SERVED
+from chronofed.methods.heads.base import DISCOUNT, PLACE, PRIORS, SEEN, TOTALS, Head, Solution
 from chronofed.methods.heads.shrinking import factor, oas, shrunk
 from chronofed.methods.heads.sums import Sums
 
@@ -44,6 +45,8 @@ class Gaussian(Head, tag="gaussian"):
         prior: The prior :math:`\pi_c`. ``seen``: the shares of the classes in all rounds. ``recent``: those
             with the decay. ``uniform``: equal for all classes that were seen. ``auto``: the one under which
             the class counts of every next round were most likely.
+        personal: Give every client a model of its own as well, with the prior of its present data set: the same
+            weights with another bias. ``personal_accuracy`` measures it. Nothing is sent or kept for it.
     """
 
     reference: ClassVar[str] = (
@@ -53,6 +56,7 @@ class Gaussian(Head, tag="gaussian"):
     task: ClassVar[Literal["classification", "regression"] | None] = "classification"
 
     prior: Literal["auto", "seen", "uniform", "recent"] = "auto"
+    personal: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,6 +85,27 @@ class Gaussian(Head, tag="gaussian"):
             return _log_prior(self.prior, sums.counts, state[SEEN])
         scores = state[PRIORS].tolist()
         return _log_prior(PRIOR_NAMES[scores.index(max(scores))], sums.counts, state[SEEN])
+
+    def personalised(self, server: Record, counts: Tensor) -> Vector | None:
+        """Return the model that is served with a client's own prior.
+
+        Args:
+            server: The server's state.
+            counts: Number of samples of every class in the client's data set, ``(classes,)``.
+
+        Returns:
+            ``None`` before there is a head.
+        """
+        if not self.personal or SERVED not in server:
+            return None
+        k = self.best(server)
+        sums = Sums.of(server[TOTALS][k], self._shape(server))
+        own = counts.double() + SMOOTHING
+        change = (own / own.sum()).log() - self.log_prior(sums, server)
+        first, last = server[PLACE].tolist()[2:4]
+        params: Vector = server[SERVED].clone()
+        params[first:last] += change.to(params)
+        return params
 
     def score(self, before: Sums, effective: float, state: Record, new: Sums) -> float:
         """Return the log-likelihood of a round's features given their classes, per sample."""
