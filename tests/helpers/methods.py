@@ -73,6 +73,7 @@ WITH_PARTS = {
     "head-by-client": Method(Frozen(), head=Gaussian(decay=1.0, prior="seen", by_client=True)),
     "head-written-back": Method(MimeLite(), Taylor(), head=Gaussian(write_back=True)),
     "head-auto": Method(Averaged(), CoreSet(size=5), head=Auto()),
+    "kept-logits": Method(FedProx(), CoreSet(size=5, keep_logits=0.3)),
     "loss-scale": Method(FedProx(), CoreSet(size=5), loss=FedRs()),
     "loss-offset": Method(Averaged(), loss=PriorCorrection(), head=Gaussian()),
     "loss-teacher": Method(FedOpt(), Taylor(), loss=NotTrueDistillation(weight=0.3)),

@@ -129,7 +129,7 @@ def test_a_local_problem_with_a_field_or_type_of_its_own_is_refused(task):
         """Descends in its own way."""
 
     samples = task.samples(np.arange(4))
-    weighted = WeightedSamples(samples.x, samples.y, samples.rows, torch.ones(4))
+    weighted = WeightedSamples(samples.x, samples.y, samples.rows, weight=torch.ones(4))
     common = Surrogate(), Train(), torch.Generator()
     check_local(ClientLocal(task.objective(), samples, *common))
     with pytest.raises(IncompatibleError, match="OwnLoop overrides ClientLocal"):

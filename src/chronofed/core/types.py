@@ -20,8 +20,8 @@ Record: TypeAlias = Mapping[str, Tensor]
 Spans: TypeAlias = tuple[slice, ...]
 # The way in which outputs become probabilities: of one class among all, or of each class by itself; or, with
 # probabilities of each class by itself, in place of the labels. ``part`` compares the probabilities of some
-# classes among all, ``not-true`` those of all classes but the sample's own.
-OutputForm: TypeAlias = Literal["softmax", "sigmoid", "targets", "part", "not-true"]
+# classes among all, ``not-true`` those of all classes but the sample's own, ``logits`` the outputs themselves.
+OutputForm: TypeAlias = Literal["softmax", "sigmoid", "targets", "part", "not-true", "logits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,14 @@ class Samples:
         x: Inputs, ``(n, ...)``.
         y: Labels, ``(n,)`` of int64; of a regression scaled targets, float32.
         rows: Row of each sample in its source, ``(n,)`` of int64, so that it can be deleted on request.
+        outputs: Outputs of an earlier model for each sample, ``(n, classes)``, that training is to keep; NaN
+            for samples without.
     """
 
     x: Tensor
     y: Tensor
     rows: Tensor | None = None
+    outputs: Tensor | None = None
 
     def __len__(self) -> int:
         return self.y.shape[0]
@@ -47,7 +50,11 @@ class Samples:
             pick = pick.nonzero().flatten()
         # index_select is much faster than x[pick].
         x, y = self.x.index_select(0, pick), self.y.index_select(0, pick)
-        return Samples(x, y, None if self.rows is None else self.rows.index_select(0, pick))
+        rows, outputs = (
+            None if extra is None else extra.index_select(0, pick)
+            for extra in (self.rows, self.outputs)
+        )
+        return Samples(x, y, rows, outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,8 @@ class Batch:
         offset: Numbers that are added to every sample's logits before the loss, ``(classes,)``; minus infinity
             leaves a class out.
         scale: Factors of every sample's logits before the offset, ``(classes,)``.
+        outputs: Outputs of an earlier model, ``(b, classes)``, that training is to keep; NaN for samples
+            without.
     """
 
     x: Tensor
@@ -68,6 +77,7 @@ class Batch:
     weight: Tensor
     offset: Tensor | None = None
     scale: Tensor | None = None
+    outputs: Tensor | None = None
 
     @classmethod
     def mean(cls, samples: Samples) -> "Batch":
@@ -125,8 +135,9 @@ class Objective(Protocol):
         have it; LwF has not): multiply the weight by it, if you want gradients whose size does not depend
         on *T*. With the form ``targets`` the sigmoids replace the labels, which must have one cross-entropy a
         class: the derivative is :math:`a_j (e_{y_j} - q_j)`, and *T* is 1. With ``part`` the softmax is over
-        all classes and the sum over ``classes``; with ``not-true`` both leave out the sample's own class. A
-        single output is a number: the loss is half the squared difference, and *T* does not matter.
+        all classes and the sum over ``classes``; with ``not-true`` both leave out the sample's own class. With
+        ``logits`` it is the mean squared difference of the outputs. A single output is a number: the loss is
+        half the squared difference, and *T* does not matter.
 
         Args:
             params: The student.

@@ -291,8 +291,9 @@ class ClientLocal:
             total.add_(self.objective.gradient(params, shaped))
         self.objective.buffers = buffers
         self.past.add_gradient_(total, params)
-        for batch in self._epoch() if self.past.teachers else ():
+        for batch in self._epoch() if self.past.teachers or self.past.keep else ():
             self._distil_(total, params, batch)
+            self._keep_(total, params, batch)
         return total
 
     @property
@@ -312,6 +313,7 @@ class ClientLocal:
         gradient = self.objective.gradient(params, self._shaped(batch))
         self.past.add_gradient_(gradient, params)
         self._distil_(gradient, params, batch)
+        self._keep_(gradient, params, batch)
         if self.train.clip_norm is not None:
             clip_(gradient, self.train.clip_norm)
         return gradient
@@ -326,6 +328,16 @@ class ClientLocal:
             return
         shares = Batch(batch.x, batch.y, batch.weight.abs() / total)
         distil_(gradient, params, shares, self.past.teachers, self.objective)
+
+    def _keep_(self, gradient: Vector, params: Vector, batch: Batch) -> None:
+        """Add the gradient of the loss that keeps the outputs of replayed samples in place."""
+        if not self.past.keep or batch.outputs is None:
+            return
+        kept = batch.outputs.isnan().any(1)
+        weight = batch.weight.masked_fill(kept.to(batch.weight.device), 0.0)
+        outputs, samples = batch.outputs.nan_to_num(), Batch(batch.x, batch.y, weight)
+        found = self.objective.distilled(params, samples, outputs, form="logits")
+        gradient.add_(found, alpha=self.past.keep)
 
     def descend(self, start: Vector, direction: Callable[[Vector], Vector]) -> Vector:
         r"""Take K steps :math:`w \gets w - \eta_l\, d(w)` from ``start``, or those of another optimiser.

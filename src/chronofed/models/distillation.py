@@ -26,7 +26,7 @@ def distillation_losses(
     :math:`\sum_c (y_{jc} - q_{jc}) z_{jc}`.
 
     With ``part`` the softmax is over all outputs, and the sum over the chosen ``classes``. With ``not-true``
-    both leave out the sample's own class.
+    both leave out the sample's own class. With ``logits`` it is the mean squared difference of the outputs.
 
     A single output is a number: the loss is half the squared difference, whatever the temperature.
 
@@ -42,6 +42,8 @@ def distillation_losses(
         IncompatibleError: If there is one output and the form is not ``softmax``.
     """
     outputs = student.shape[1]
+    if form == "logits":
+        return _chosen((student - teacher).square(), classes).mean(1)
     if outputs == 1 and form == "softmax":
         return (student - teacher).square().sum(1) / 2
     if outputs == 1:

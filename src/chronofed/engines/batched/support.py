@@ -60,8 +60,9 @@ READ_FIELDS: Mapping[type, frozenset[str]] = {
 """Fields that the kernel honours: it reads them itself, or calls the code that does."""
 
 REFUSED_FIELDS: Mapping[type, frozenset[str]] = {
-    Surrogate: frozenset({"teachers"}),
-    Batch: frozenset({"offset", "scale"}),
+    Surrogate: frozenset({"teachers", "keep"}),
+    Samples: frozenset({"outputs"}),
+    Batch: frozenset({"offset", "scale", "outputs"}),
     Method: frozenset({"loss"}),
     ClientLocal: frozenset({"terms"}),
 }
