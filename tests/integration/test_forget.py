@@ -80,6 +80,9 @@ def test_a_client_is_forgotten_with_a_proof_that_holds(ran, workdir):
     assert len(list((workdir / "R/checkpoints").glob("*.safetensors"))) == 1
     assert "clients = [3]" in (workdir / "R/spec.toml").read_text()
     assert ran("resume", "R")[0] == 0
+    # What is exported has the new head.
+    latest, _ = load_latest(workdir / "R/checkpoints")
+    assert torch.equal(weights(workdir / "R"), latest.params)
     # Again: nothing is left of it.
     assert ran("forget", "R", "--client", 3, "--json")[0] == 0
     # Trained anew it is the same model.
