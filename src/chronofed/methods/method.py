@@ -127,6 +127,17 @@ def check(
         raise SpecError(msg)
 
 
+def check_task(method: Method, regression: bool) -> None:
+    """Refuse a local loss or a head for another task.
+
+    Raises:
+        IncompatibleError: If one does not fit.
+    """
+    for part in (method.loss, method.head):
+        if part is not None:
+            part.check_task(regression)
+
+
 def check_samples(method: Method, samples: Tensor | None) -> None:
     """Refuse a backbone that needs samples on the server, if there are none.
 

@@ -17,7 +17,7 @@ from chronofed.data.holdout import with_validation
 from chronofed.data.preparation import Settled
 from chronofed.engines.auto import EngineChoice, choose
 from chronofed.methods.backbones.base import first_server_state
-from chronofed.methods.method import check, check_buffers, check_samples
+from chronofed.methods.method import check, check_buffers, check_samples, check_task
 from chronofed.models.supervised import SupervisedTask
 from chronofed.runs.identity import digest_data, identify
 from chronofed.runs.load_spec import locate
@@ -238,6 +238,7 @@ def _rounds(experiment: Experiment, scenario: Scenario) -> int:
 def _check(built: BuiltRun) -> None:
     experiment, task, scenario = built.experiment, built.task, built.scenario
     check(experiment.method, scenario, built.rounds, experiment.train)
+    check_task(experiment.method, regression=not task.data.classes)
     experiment.evaluate.check(scenario)
     if experiment.stop is not None:
         classified, follows = bool(task.data.classes), built.upcoming is not None

@@ -148,7 +148,7 @@ class Head(Kind):
             IncompatibleError: If the head is for another task.
         """
         y = samples.y
-        self._check_task(regression=y.is_floating_point())
+        self.check_task(regression=y.is_floating_point())
         layer = last_layer(objective, self.layer)
         params = sent.get(BODY, sent["params"])
         f = features_at(objective, params, buffers, samples, layer.name or None).cpu()
@@ -257,7 +257,12 @@ class Head(Kind):
         """Return what was chosen and why, in words; empty if nothing was."""
         return {}
 
-    def _check_task(self, regression: bool) -> None:
+    def check_task(self, regression: bool) -> None:
+        """Refuse another task than it is made for.
+
+        Raises:
+            IncompatibleError: If it does not fit.
+        """
         found = "regression" if regression else "classification"
         if self.task not in (None, found):
             raise IncompatibleError(

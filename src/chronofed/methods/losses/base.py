@@ -34,6 +34,18 @@ class LocalLoss(Kind):
                 in proportion to their weights.
         """
 
+    def check_task(self, regression: bool) -> None:
+        """Refuse a regression.
+
+        Raises:
+            IncompatibleError: If targets are not classes.
+        """
+        if regression:
+            name = type(self).__name__
+            raise IncompatibleError(
+                f"method.loss: {name} needs classes, but targets are numbers; remove it"
+            )
+
     def on(
         self, objective: Objective, params: Vector, samples: Samples, past: Surrogate
     ) -> LossTerms:
@@ -48,11 +60,7 @@ class LocalLoss(Kind):
         Raises:
             IncompatibleError: If targets are not classes.
         """
-        if samples.y.is_floating_point():
-            name = type(self).__name__
-            raise IncompatibleError(
-                f"method.loss: {name} needs classes, but targets are numbers; remove it"
-            )
+        self.check_task(samples.y.is_floating_point())
         pool = past.pool(samples)
         classes = objective.logits(params, samples.x[:1]).shape[1]
         return self.terms(class_shares(pool.samples.y, pool.weight, classes) * len(pool))
