@@ -1,10 +1,10 @@
-"""Heads, the mean of models, local losses and server steps; makes the tables of docs/results/heads.md.
+"""Heads, the mean of models, local losses and server steps, against FedAvg and CFL-Core-Set; prints a table.
 
     python benchmarks/heads.py shares [--seeds 5] [--jobs 2] [--folder runs/heads] [--only FedAvg head]
 
 ``shares`` and ``symmetric``: the images that come with the package in the paper's scenario, with either Dirichlet prior
-(examples/demo.toml). ``stateless``: the same images with new clients in every round. ``cifar``: CIFAR-10 with a small CNN
-(needs its file in --data FOLDER).
+(examples/demo.toml). ``stateless``: the same images with new clients in every round. ``cifar``,
+``cifar-symmetric`` and ``cifar-stateless``: the same with CIFAR-10 and a small CNN (its file is in --data FOLDER).
 
 Every method gets three learning rates, tried on validation rows with a seed that the table does not use. All else is the
 default of every part: decay, shrinkage and prior of a head are chosen by evidence, without test rows. The table shows test
@@ -17,18 +17,17 @@ import json
 import statistics
 import tomllib
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
+from all_methods import cell_of, tune
 from next_period import HERE, cell
 
-from chronofed import ChronofedError
-from chronofed.runs import RunDirectory, checkpoint, runner
+from chronofed.runs import RunDirectory, checkpoint
 from chronofed.runs.load_spec import load
 from chronofed.training.paired import holm, paired
 
 METHODS = tomllib.loads((Path(__file__).with_suffix(".toml")).read_text())
-LEARNING_RATES = (0.02, 0.05, 0.15)
-TUNING_SEED = 100
 COMMON = ["data.validation=0.2", "evaluate.seen=0", "evaluate.periods='off'"]
 NEW_CLIENTS = "scenario={kind='stateless', clients=7, client_alpha=0.2}"
 CIFAR = ["data.name='cifar10'", "model={kind='cnn'}", "scenario.clients=7", "rounds=300"]
@@ -37,6 +36,8 @@ FEDERATIONS = {
     "symmetric": ["scenario.prior='symmetric'"],
     "stateless": [NEW_CLIENTS],
     "cifar": CIFAR,
+    "cifar-symmetric": [*CIFAR, "scenario.prior='symmetric'"],
+    "cifar-stateless": [*CIFAR, NEW_CLIENTS],
 }
 
 
@@ -53,43 +54,12 @@ def experiment(federation, method, lr, seed, data, tuning):
     return load(HERE / "demo.toml", [*changes, *names, *on], data)
 
 
-def cell_of(job):
-    """Run one experiment, from the start or from where it stopped; the reason if it cannot be run."""
-    federation, method, lr, seed, data, tuning, folder = job
-    try:
-        wanted = experiment(federation, method, lr, seed, data, tuning)
-        path = folder / federation / f"{wanted.fingerprint()}-s{seed}"
-        runner.run(wanted, path, data)
-    except ChronofedError as error:
-        return str(error).splitlines()[0]
-    return path
-
-
-def summary_of(path):
-    """The summary of a run."""
-    return json.loads((path / "summary.json").read_text())
-
-
-def tune(options, pool):
-    """The learning rate of each method, by validation rows; those that fail get the reason instead."""
-    jobs = [
-        (options.federation, method, lr, TUNING_SEED, options.data, True, options.folder)
-        for method in options.only
-        for lr in LEARNING_RATES
-    ]
-    found = dict(zip([job[1:3] for job in jobs], pool.map(cell_of, jobs), strict=True))
-    chosen = {}
-    for method in options.only:
-        tried = {lr: found[method, lr] for lr in LEARNING_RATES}
-        scores = {lr: summary_of(p)["anytime"] for lr, p in tried.items() if isinstance(p, Path)}
-        chosen[method] = max(scores, key=scores.get) if scores else tried[LEARNING_RATES[0]]
-        print(method, scores or tried, flush=True)
-    return chosen
+WORK = partial(cell_of, make=experiment)
 
 
 def figures(path):
     """The columns of one run; traffic in models a visit."""
-    summary = summary_of(path)
+    summary = json.loads((path / "summary.json").read_text())
     directory = RunDirectory(path)
     model = checkpoint.load_latest(directory.checkpoints)[0].params.nbytes
     visits = model * directory.scenario()["clients"] * summary["rounds"]
@@ -127,7 +97,7 @@ def table(options, chosen, pool):
         for seed in range(options.seeds)
         for method, lr in tuned.items()
     ]
-    paths = list(pool.map(cell_of, jobs))
+    paths = list(pool.map(WORK, jobs))
     for job, path in zip(jobs, paths, strict=True):
         if not isinstance(path, Path):
             raise SystemExit(f"{job[1]}: {path}")
@@ -160,7 +130,7 @@ def main():
     parser.add_argument("--folder", type=Path, default=Path("runs/heads"))
     options = parser.parse_args()
     with ProcessPoolExecutor(options.jobs) as pool:
-        chosen = tune(options, pool)
+        chosen = tune(options, pool, WORK)
         lines = table(options, chosen, pool)
     print("\n".join(lines))
 
