@@ -48,11 +48,11 @@ def experiment(federation, method, lr, seed, data, tuning):
     return load(HERE / f"{spec}.toml", [*changes, *own, *names, *on], data)
 
 
-def cell_of(job):
+def cell_of(job, make=experiment):
     """Run one experiment, from the start or from where it stopped; the reason if it cannot be run."""
     federation, method, lr, seed, data, tuning, folder = job
     try:
-        wanted = experiment(federation, method, lr, seed, data, tuning)
+        wanted = make(federation, method, lr, seed, data, tuning)
         path = folder / federation / f"{wanted.fingerprint()}-s{seed}"
         start = time.process_time()
         runner.run(wanted, path, data)
@@ -69,14 +69,14 @@ def headline(path):
     return json.loads((path / "summary.json").read_text())["anytime"]
 
 
-def tune(options, pool):
+def tune(options, pool, work=cell_of):
     """Choose a learning rate for each method; those that fail with all of them get the last reason instead."""
     jobs = [
         (options.federation, method, lr, TUNING_SEED, options.data, True, options.folder)
         for method in options.only
         for lr in LEARNING_RATES
     ]
-    found = dict(zip([job[1:3] for job in jobs], pool.map(cell_of, jobs), strict=True))
+    found = dict(zip([job[1:3] for job in jobs], pool.map(work, jobs), strict=True))
     chosen = {}
     for method in options.only:
         tried = {lr: found[method, lr] for lr in LEARNING_RATES}

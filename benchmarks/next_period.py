@@ -1,6 +1,6 @@
 """Methods and baselines on a real federation, by next-period figures; makes the tables of docs/examples.
 
-    python benchmarks/next_period.py rain --data FOLDER [--seeds 3] [--jobs 2] [--folder runs/next]
+    python benchmarks/next_period.py rain --data FOLDER [--seeds 3] [--jobs 2] [--folder runs/next] [--heads]
 
 Every method gets three learning rates, tried with a seed that the table does not use on the first half of the periods
 (``evaluate.on = "validation"``); the best is run on all periods. The table shows the second half alone, which nothing was
@@ -23,6 +23,17 @@ METHODS = {
     "FedAvg": ['method.memory={kind = "forget"}'],
     "CFL-Core-Set": [],
     "CFL-Regularization": ['method.memory={kind = "taylor"}'],
+}
+HEADS = {
+    "FedAvg": METHODS["FedAvg"],
+    "CFL-Core-Set": METHODS["CFL-Core-Set"],
+    "mean of models": [*METHODS["FedAvg"], 'method.backbone={kind="averaged"}'],
+    "ridge on the mean": [
+        *METHODS["FedAvg"],
+        'method.backbone={kind="averaged"}',
+        'method.head={kind="ridge"}',
+    ],
+    "auto": ['method="auto"'],
 }
 LEARNING_RATES = {
     "rain": (0.03, 0.1, 0.3),
@@ -158,7 +169,12 @@ def main():
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--folder", type=Path, default=Path("runs/next"))
+    parser.add_argument("--heads", action="store_true", help="compare heads and the mean of models")
     options = parser.parse_args()
+    if options.heads:
+        # Before the pool, whose processes are copies of this one.
+        METHODS.clear()
+        METHODS.update(HEADS)
     with ProcessPoolExecutor(options.jobs) as pool:
         chosen = tune(options.name, options, pool)
         lines, about = table(options.name, options, chosen, pool)

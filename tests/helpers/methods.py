@@ -5,16 +5,32 @@ import itertools
 import pytest
 
 from chronofed import (
+    Auto,
+    Averaged,
     Backbone,
+    ClassWeighted,
+    CoreSet,
     FedDF,
+    FedOpt,
+    FedProx,
     FedRep,
+    FedRs,
+    Frozen,
+    Gaussian,
     Generative,
     Generator,
     HeteroFL,
     Memory,
     Method,
+    Mime,
+    MimeLite,
+    NotTrueDistillation,
     Optimal,
+    PriorCorrection,
     Private,
+    Ridge,
+    Scaffold,
+    Taylor,
 )
 from chronofed.core.spec_io import alternatives
 
@@ -29,7 +45,10 @@ FITTING = {FedRep: {"layers": ("*bias", "w", "w1")}, FedDF: {"steps": 5, "batch_
 BACKBONES = [
     cls(**FITTING.get(cls, {}))
     for cls in alternatives(Backbone).values()
-    if cls.__module__.startswith(SHIPPED) and not getattr(cls, "private", False)
+    # A body that never trains learns with a head only, which is among the others.
+    if cls.__module__.startswith(SHIPPED)
+    and not getattr(cls, "private", False)
+    and cls is not Frozen
 ]
 # HeteroFL refuses BatchNorm in a network that it cuts.
 NORMALISED = [HeteroFL(rates=(1.0,)) if isinstance(b, HeteroFL) else b for b in BACKBONES]
@@ -45,6 +64,24 @@ MEMORIES = [
 def method(backbone: Backbone, memory: Memory) -> Method:
     average = "clients" if backbone.private else "samples"
     return Method(backbone, memory, Optimal(time_drift_sq=1.0, information_loss_sq=0.5), average)
+
+
+# Heads go with every backbone and memory; these are some of the products.
+WITH_PARTS = {
+    "head": Method(head=Gaussian()),
+    "head-averaged": Method(Averaged(Scaffold()), CoreSet(size=5), head=Ridge(decay=0.9)),
+    "head-by-client": Method(Frozen(), head=Gaussian(decay=1.0, prior="seen", by_client=True)),
+    "head-written-back": Method(MimeLite(), Taylor(), head=Gaussian(write_back=True)),
+    "head-auto": Method(Averaged(), CoreSet(size=5), head=Auto()),
+    "kept-logits": Method(FedProx(), CoreSet(size=5, keep_logits=0.3)),
+    "loss-scale": Method(FedProx(), CoreSet(size=5), loss=FedRs()),
+    "loss-offset": Method(Averaged(), loss=PriorCorrection(), head=Gaussian()),
+    "loss-teacher": Method(FedOpt(), Taylor(), loss=NotTrueDistillation(weight=0.3)),
+    "loss-factors": Method(Mime(), loss=ClassWeighted()),
+    "head-private": Method(
+        Averaged(PRIVATE), average="clients", head=Gaussian(bound=10.0, shrinkage=0.1)
+    ),
+}
 
 
 def server_samples(method: Method, task):
@@ -81,11 +118,16 @@ def quick_pairs(first, second, offset=0):
 def every_method(offset=None):
     """Pairs of backbone and memory; with an offset only as many are quick as it takes to meet every part."""
     backbones = [*BACKBONES, PRIVATE]
-    return [
+    products = [
         pytest.param(method(b, m), id=f"{name(b)}-{name(m)}", marks=() if offset is None else marks)
         for b, m, marks in quick_pairs(backbones, MEMORIES, offset or 0)
         if not (b.private and m.location == "server")
     ]
+    others = [
+        pytest.param(chosen, id=part, marks=pytest.mark.product if (k + (offset or 0)) % 3 else ())
+        for k, (part, chosen) in enumerate(WITH_PARTS.items())
+    ]
+    return products + others
 
 
 EVERY = every_method()

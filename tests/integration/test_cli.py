@@ -216,10 +216,7 @@ def test_one_method(call):
     assert "required" in call("methods", "optimal")[1]
     code, _, err = call("methods", "fedcrv")
     assert code == 2
-    assert (
-        "methods fedcrv: no such backbone, memory, weights, detector or assignment; did you mean fedcurv"
-        in err
-    )
+    assert "methods fedcrv: no such part of a method; did you mean fedcurv" in err
     assert "list all with: chronofed methods" in call("methods", "zzzz")[2]
 
 

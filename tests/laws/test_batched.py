@@ -166,6 +166,12 @@ def test_every_method_agrees_with_the_serial_engine_or_is_refused(method, dtype)
     backbone = name(method.backbone)
     if refusal(backbone):
         assert unsupported(method, TASKS[dtype]) == refusal(backbone)
+    elif getattr(method.memory, "keep_logits", 0.0):
+        reason = "Surrogate.keep is set, which the kernel does not read"
+        assert unsupported(method, TASKS[dtype]) == reason
+    elif method.loss is not None:
+        reason = "Method.loss is set, which the kernel does not read"
+        assert unsupported(method, TASKS[dtype]) == reason
     elif method.backbone.several_models:
         assert unsupported(method, TASKS[dtype]).startswith(f"{backbone}.")
     elif method.memory.teaches:

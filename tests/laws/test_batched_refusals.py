@@ -78,16 +78,16 @@ def test_a_new_setting_of_local_training_is_refused_unless_it_is_off(task, scena
         next(run(Method(), scenario, task, train=Unforeseen(lookahead=True), engine=engine))
 
 
-class WithHead(Method):
+class WithTail(Method):
     """A method with a part of tomorrow."""
 
-    head: str = "linear"
+    tail: str = "linear"
 
 
 def test_a_new_part_of_a_method_is_refused_unless_it_is_the_default(task):
-    assert unsupported(WithHead(), task) is None
+    assert unsupported(WithTail(), task) is None
     falls_back(
-        WithHead(head="cosine"), task, "WithHead.head is set, which the kernel does not read"
+        WithTail(tail="cosine"), task, "WithTail.tail is set, which the kernel does not read"
     )
 
 
@@ -129,7 +129,7 @@ def test_a_local_problem_with_a_field_or_type_of_its_own_is_refused(task):
         """Descends in its own way."""
 
     samples = task.samples(np.arange(4))
-    weighted = WeightedSamples(samples.x, samples.y, samples.rows, torch.ones(4))
+    weighted = WeightedSamples(samples.x, samples.y, samples.rows, weight=torch.ones(4))
     common = Surrogate(), Train(), torch.Generator()
     check_local(ClientLocal(task.objective(), samples, *common))
     with pytest.raises(IncompatibleError, match="OwnLoop overrides ClientLocal"):

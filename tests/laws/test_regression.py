@@ -16,6 +16,7 @@ from chronofed import (
     FedAvg,
     Fisher,
     Forget,
+    Gaussian,
     Generative,
     Huber,
     Linear,
@@ -33,6 +34,7 @@ from chronofed import (
     run,
 )
 from chronofed.clients.store import inspect
+from chronofed.core.errors import IncompatibleError
 from chronofed.data.client_source import TableFile
 from chronofed.data.client_source.rows import SourceRows
 from chronofed.engines import BatchedEngine
@@ -40,6 +42,7 @@ from chronofed.engines.batched.support import unsupported
 from chronofed.flower import server_app
 from chronofed.flower.client_app import make_node
 from chronofed.flower.settings import Federation
+from chronofed.methods.method import check_task
 from chronofed.models.losses import Loss
 from chronofed.models.zoo import Custom
 from chronofed.runs.checkpoint import decode, encode
@@ -54,7 +57,22 @@ DATA = slopes()
 TASK = Regression(DATA, Linear())
 WORLD = Subsets(clients=4, subsets=6, client_alpha=1.0).on(DATA, seed=0)
 
-every_method = pytest.mark.parametrize("method", methods())
+# A local loss and a head for classes are refused.
+FITTING, OTHERS = [], []
+for param in methods():
+    (chosen,) = param.values
+    fits = chosen.loss is None and not isinstance(chosen.head, Gaussian)
+    (FITTING if fits else OTHERS).append(param)
+every_method = pytest.mark.parametrize("method", FITTING)
+
+
+@pytest.mark.parametrize("method", OTHERS)
+def test_parts_for_classes_are_refused(method):
+    with pytest.raises(IncompatibleError, match=r"^method\.(loss|head): "):
+        check_task(method, regression=True)
+    check_task(method, regression=False)
+    with pytest.raises(IncompatibleError, match=r"^method\.(loss|head): "):
+        after(1, method)
 
 
 def rounds(method, task=TASK, engine=None, start=None, seed=0, train=TRAIN):

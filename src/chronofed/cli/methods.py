@@ -39,6 +39,8 @@ def families() -> "Mapping[str, type[Kind]]":
     from chronofed.methods.backbones import Backbone
     from chronofed.methods.clusters import Assignment
     from chronofed.methods.detectors import Detector
+    from chronofed.methods.heads import Head
+    from chronofed.methods.losses import LocalLoss
     from chronofed.methods.memories import Memory
     from chronofed.methods.weighting import RoundWeights
 
@@ -46,6 +48,8 @@ def families() -> "Mapping[str, type[Kind]]":
         "backbone": Backbone,
         "memory": Memory,
         "weights": RoundWeights,
+        "loss": LocalLoss,
+        "head": Head,
         "detector": Detector,
         "assignment": Assignment,
     }
@@ -86,9 +90,7 @@ def find(
         return known[names.index(wanted)]
     near = get_close_matches(wanted, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "list all with: chronofed methods"
-    raise SpecError(
-        f"methods {wanted}: no such backbone, memory, weights, detector or assignment; {hint}"
-    )
+    raise SpecError(f"methods {wanted}: no such part of a method; {hint}")
 
 
 def _list(known: "Sequence[tuple[str, str, type[Kind]]]") -> None:

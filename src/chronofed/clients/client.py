@@ -12,6 +12,8 @@ from chronofed.core.errors import DivergedError, RunError
 from chronofed.core.seeds import global_torch_seed, torch_generator
 from chronofed.core.timing import PhaseTimer
 from chronofed.core.types import Objective, Record, Samples, Vector
+from chronofed.methods.heads import Head
+from chronofed.methods.heads.base import JUDGED, SUMS
 from chronofed.methods.local import ClientLocal
 from chronofed.methods.memories import MemoryItem, Moment
 from chronofed.methods.method import Method
@@ -75,7 +77,7 @@ class Client:
     uses_global_rng: bool = True
 
     def __post_init__(self) -> None:
-        server = self.method.backbone.receive(self.order.server, self.objective)
+        server = self.method.composed.receive(self.order.server, self.objective)
         if server is not self.order.server:
             object.__setattr__(self, "order", replace(self.order, server=server))
 
@@ -84,7 +86,7 @@ class Client:
         self.objective.buffers = self.order.buffers
         with self._seeded("prepare"):
             local = self.local(self.starting_state())
-            upload = self.method.backbone.prepare(self.order.server, local)
+            upload = self.method.composed.prepare(self.order.server, local)
         return Result(self.order.client, self.key, len(self.samples), upload, self.order.buffers)
 
     def serve(self) -> tuple[Result, ClientState]:
@@ -103,7 +105,7 @@ class Client:
         kept = self.client_state
         if kept is not None and kept.backbone_state:
             return kept
-        first = self.method.backbone.init_client(self.order.server["params"])
+        first = self.method.composed.init_client(self.order.server["params"])
         return ClientState(first) if kept is None else replace(kept, backbone_state=first)
 
     def local(self, client_state: ClientState) -> ClientLocal:
@@ -130,7 +132,17 @@ class Client:
         if self.method.memory.location != "server":
             kept = {}
         size, upload = len(self.samples), trained.upload
+        if self.method.head is not None:
+            with self.timer("head"):
+                upload = {**upload, **self._for_head(self.method.head)}
         return Result(order.client, self.key, size, upload, buffers, kept, report), client_state
+
+    def _for_head(self, head: Head) -> Record:
+        """Return what the server needs for a head, at the model that arrived."""
+        order, equal = self.order, self.method.average == "clients"
+        parts = self.objective, order.server, order.buffers, self.samples
+        sums = {SUMS: head.observe(*parts, equal)}
+        return {**sums, JUDGED: head.judge(*parts)} if head.judges else sums
 
     @property
     def _place(self) -> tuple[int, int]:
@@ -150,10 +162,15 @@ class Client:
         pace = 1.0
         if order.train.slow:
             pace = order.train.pace(torch_generator(order.seed, "pace", *self._place))
+        terms = None
+        if self.method.loss is not None:
+            self.objective.buffers = order.buffers
+            terms = self.method.loss.on(self.objective, order.server["params"], self.samples, past)
+            past = replace(past, teachers=(*past.teachers, *terms.teachers))
         past = past.taught_by(order.server["params"], order.buffers)
         parts = (self.objective, self.samples, past, order.train, generator, pace)
         kept = client_state.optimizer_state if order.train.keeps_state else {}
-        return ClientLocal(*parts, kept, key=self.key, buffers=order.buffers)
+        return ClientLocal(*parts, kept, key=self.key, buffers=order.buffers, terms=terms)
 
     def _recall(self, client_state: ClientState) -> Surrogate:
         order = self.order
@@ -169,7 +186,7 @@ class Client:
         return past
 
     def _train(self, local: ClientLocal, client_state: ClientState) -> Trained:
-        backbone, server = self.method.backbone, self.order.server
+        backbone, server = self.method.composed, self.order.server
 
         def direction(params: Vector) -> Vector:
             gradient = backbone.gradient(params, server, local)

@@ -105,7 +105,7 @@ class OrderCheck:
         return {name: _growing(one[name], other[name]) for name in one}
 
     def _first_order(self, order: Order, exchange: Exchange, clients: int) -> Record:
-        backbone, params = self.method.backbone, self.objective.flat.read()
+        backbone, params = self.method.composed, self.objective.flat.read()
         server = first_server_state(backbone, params, clients, self.objective)
         server = backbone.draw(server, 0, 0)
         if exchange == "train" and backbone.two_phase:
@@ -135,7 +135,7 @@ class OrderCheck:
             return None
         params, problem = self.objective.flat.read(), None
         if state.backbone_state:
-            expected = self.method.backbone.init_client(params)
+            expected = self.method.composed.init_client(params)
             problem = _unlike(expected, {name: state.backbone_state.get(name) for name in expected})
         if problem is None and train.keeps_state:
             first, kept = train.first_state(params), state.optimizer_state

@@ -174,7 +174,7 @@ class Screen:
     ) -> str | None:
         nonnegative = {
             "probe.information_loss_sq",
-            *(f"upload.{name}" for name in self.method.backbone.nonnegative),
+            *(f"upload.{name}" for name in self.method.composed.nonnegative),
         }
         for place in specs:
             if place not in tensors:

@@ -1,8 +1,17 @@
 """The base class of all settings: immutable, typed, and the same in Python and in TOML."""
 
 from abc import ABCMeta
+from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Any, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 
@@ -37,6 +46,9 @@ class Config(msgspec.Struct, metaclass=_Meta, frozen=True, forbid_unknown_fields
     ...
     ValueError: Tie.mu: Expected `float` >= 0.0, not -1.0
     """
+
+    words: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Words that a specification may have in place of a table, and the table that each stands for."""
 
     def __post_init__(self) -> None:
         for name, kind in _checked_fields(type(self)).items():

@@ -32,6 +32,8 @@ def from_table(table: object, settings: type[C], where: str = "") -> C:
     Raises:
         SpecError: For an unknown or missing key, a wrong type, a value out of range.
     """
+    if isinstance(table, str) and table in settings.words:
+        table = settings.words[table]
     if not isinstance(table, Mapping):
         msg = f"{where}: expected a table, got {_show(table)}"
         raise SpecError(msg)

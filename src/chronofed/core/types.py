@@ -19,8 +19,9 @@ Record: TypeAlias = Mapping[str, Tensor]
 # Parts of a flat vector, ascending.
 Spans: TypeAlias = tuple[slice, ...]
 # The way in which outputs become probabilities: of one class among all, or of each class by itself; or, with
-# probabilities of each class by itself, in place of the labels.
-OutputForm: TypeAlias = Literal["softmax", "sigmoid", "targets"]
+# probabilities of each class by itself, in place of the labels. ``part`` compares the probabilities of some
+# classes among all, ``not-true`` those of all classes but the sample's own, ``logits`` the outputs themselves.
+OutputForm: TypeAlias = Literal["softmax", "sigmoid", "targets", "part", "not-true", "logits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,14 @@ class Samples:
         x: Inputs, ``(n, ...)``.
         y: Labels, ``(n,)`` of int64; of a regression scaled targets, float32.
         rows: Row of each sample in its source, ``(n,)`` of int64, so that it can be deleted on request.
+        outputs: Outputs of an earlier model for each sample, ``(n, classes)``, that training is to keep; NaN
+            for samples without.
     """
 
     x: Tensor
     y: Tensor
     rows: Tensor | None = None
+    outputs: Tensor | None = None
 
     def __len__(self) -> int:
         return self.y.shape[0]
@@ -46,7 +50,11 @@ class Samples:
             pick = pick.nonzero().flatten()
         # index_select is much faster than x[pick].
         x, y = self.x.index_select(0, pick), self.y.index_select(0, pick)
-        return Samples(x, y, None if self.rows is None else self.rows.index_select(0, pick))
+        rows, outputs = (
+            None if extra is None else extra.index_select(0, pick)
+            for extra in (self.rows, self.outputs)
+        )
+        return Samples(x, y, rows, outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +67,17 @@ class Batch:
         weight: Weights :math:`a_j`, ``(b,)`` of float64.
         offset: Numbers that are added to every sample's logits before the loss, ``(classes,)``; minus infinity
             leaves a class out.
+        scale: Factors of every sample's logits before the offset, ``(classes,)``.
+        outputs: Outputs of an earlier model, ``(b, classes)``, that training is to keep; NaN for samples
+            without.
     """
 
     x: Tensor
     y: Tensor
     weight: Tensor
     offset: Tensor | None = None
+    scale: Tensor | None = None
+    outputs: Tensor | None = None
 
     @classmethod
     def mean(cls, samples: Samples) -> "Batch":
@@ -121,12 +134,15 @@ class Objective(Protocol):
         where every class has a cross-entropy of its own. There is no factor :math:`T^2` (Hinton et al., 2015,
         have it; LwF has not): multiply the weight by it, if you want gradients whose size does not depend
         on *T*. With the form ``targets`` the sigmoids replace the labels, which must have one cross-entropy a
-        class: the derivative is :math:`a_j (e_{y_j} - q_j)`, and *T* is 1. A single output is a number: the
-        loss is half the squared difference, and *T* does not matter.
+        class: the derivative is :math:`a_j (e_{y_j} - q_j)`, and *T* is 1. With ``part`` the softmax is over
+        all classes and the sum over ``classes``; with ``not-true`` both leave out the sample's own class. With
+        ``logits`` it is the mean squared difference of the outputs. A single output is a number: the loss is
+        half the squared difference, and *T* does not matter.
 
         Args:
             params: The student.
-            batch: Samples and weights :math:`a_j`; labels matter for ``targets`` only, and an offset never.
+            batch: Samples and weights :math:`a_j`; labels matter for ``targets`` and ``not-true`` only, offset
+                and scale never.
             logits: The teacher's outputs :math:`z^*` for these samples, ``(b, classes)``.
             temperature: :math:`T`.
             classes: Positions of the outputs to compare; the softmax is over these alone. By default all.

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from chronofed.core.errors import ChronofedError
+from chronofed.core.errors import ChronofedError, SpecError
 from chronofed.core.limits import read_json
 from chronofed.core.spec_io import to_table
 from chronofed.runs.spec import Experiment
@@ -121,7 +121,16 @@ class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def method_fingerprint(experiment: Experiment) -> str:
-    """Return a digest of method, model and loss, which server and clients must share; data may differ."""
+    """Return a digest of method, model and loss, which server and clients must share; data may differ.
+
+    Raises:
+        SpecError: If the method is fitted to a scenario, which a client does not know.
+    """
+    if experiment.method.is_auto:
+        raise SpecError(
+            "method: 'auto' is fitted to the scenario of this machine, and clients are elsewhere; name the "
+            "parts, such as backbone = { kind = 'averaged' } with head = { kind = 'auto' }"
+        )
     content = {name: to_table(getattr(experiment, name)) for name in ("method", "model", "loss")}
     text = json.dumps(content, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -121,7 +121,7 @@ class SourceData:
         # Without classes it is a regression.
         dataset = Dataset("own", data.samples, nothing, self.source.classes)
         objective = experiment.task(dataset).objective()
-        _check_size(objective, experiment.method.backbone.receive(order.server, objective), order)
+        _check_size(objective, experiment.method.composed.receive(order.server, objective), order)
         return RoundData(data.samples, client_store.alias(data.key), objective, data)
 
 

@@ -15,7 +15,7 @@ from chronofed.core.errors import IncompatibleError
 from chronofed.core.types import Batch, Objective, Record, Samples, Vector
 from chronofed.methods.optimizers import State, adamw_, adamw_state, clip_, sgd_, sgd_state
 from chronofed.methods.schedules import LearningRateSchedule, StepsSchedule
-from chronofed.methods.surrogate import Pool, Surrogate, lone_samples
+from chronofed.methods.surrogate import LossTerms, Pool, Surrogate, lone_samples
 from chronofed.methods.teaching import check_teachers, distil_
 
 # Samples per pass of a full gradient. It bounds memory and does not change the result: where samples depend on
@@ -223,6 +223,7 @@ class ClientLocal:
         key: Number of the present data set.
         scratch: Notes of a backbone during this exchange.
         buffers: The model's buffers at the beginning of the round; ``None`` if it has none.
+        terms: What the method changes about the loss, if anything; its teachers are among those of the past.
     """
 
     objective: Objective
@@ -235,6 +236,7 @@ class ClientLocal:
     key: int = 0
     scratch: dict[str, Tensor] = field(default_factory=dict)
     buffers: Vector | None = None
+    terms: LossTerms | None = None
     pool: Pool = field(init=False)
     steps: int = field(init=False)
     _draws: Iterator[tuple[Tensor, Tensor]] = field(init=False, repr=False)
@@ -285,11 +287,13 @@ class ClientLocal:
         buffers = self.objective.buffers
         total = torch.zeros_like(params)
         for batch in self._epoch():
-            total.add_(self.objective.gradient(params, replace(batch, offset=offset)))
+            shaped = self._shaped(replace(batch, offset=offset))
+            total.add_(self.objective.gradient(params, shaped))
         self.objective.buffers = buffers
         self.past.add_gradient_(total, params)
-        for batch in self._epoch() if self.past.teachers else ():
+        for batch in self._epoch() if self.past.teachers or self.past.keep else ():
             self._distil_(total, params, batch)
+            self._keep_(total, params, batch)
         return total
 
     @property
@@ -306,12 +310,16 @@ class ClientLocal:
 
     def batch_gradient(self, params: Vector, batch: Batch) -> Vector:
         """Compute a mini-batch's gradient with that of the remembered past, clipped if training says so."""
-        gradient = self.objective.gradient(params, batch)
+        gradient = self.objective.gradient(params, self._shaped(batch))
         self.past.add_gradient_(gradient, params)
         self._distil_(gradient, params, batch)
+        self._keep_(gradient, params, batch)
         if self.train.clip_norm is not None:
             clip_(gradient, self.train.clip_norm)
         return gradient
+
+    def _shaped(self, batch: Batch) -> Batch:
+        return batch if self.terms is None else self.terms.applied(batch)
 
     def _distil_(self, gradient: Vector, params: Vector, batch: Batch) -> None:
         """Add the gradients of the teachers' distillation losses in place."""
@@ -320,6 +328,16 @@ class ClientLocal:
             return
         shares = Batch(batch.x, batch.y, batch.weight.abs() / total)
         distil_(gradient, params, shares, self.past.teachers, self.objective)
+
+    def _keep_(self, gradient: Vector, params: Vector, batch: Batch) -> None:
+        """Add the gradient of the loss that keeps the outputs of replayed samples in place."""
+        if not self.past.keep or batch.outputs is None:
+            return
+        kept = batch.outputs.isnan().any(1)
+        weight = batch.weight.masked_fill(kept.to(batch.weight.device), 0.0)
+        outputs, samples = batch.outputs.nan_to_num(), Batch(batch.x, batch.y, weight)
+        found = self.objective.distilled(params, samples, outputs, form="logits")
+        gradient.add_(found, alpha=self.past.keep)
 
     def descend(self, start: Vector, direction: Callable[[Vector], Vector]) -> Vector:
         r"""Take K steps :math:`w \gets w - \eta_l\, d(w)` from ``start``, or those of another optimiser.

@@ -1,16 +1,21 @@
 """Method: backbone x memory x round weights, and all checks that its parts fit together."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
 from chronofed.core.config import Config
 from chronofed.core.errors import IncompatibleError, SpecError
-from chronofed.core.types import Vector
+from chronofed.core.types import Record, Vector
 from chronofed.methods.backbones import Backbone, FedAvg
+from chronofed.methods.heads import Auto, Head
+from chronofed.methods.heads.summed import with_head
 from chronofed.methods.local import Train
-from chronofed.methods.memories import Forget, Memory
-from chronofed.methods.weighting import Merged, RoundWeights
+from chronofed.methods.losses import LocalLoss
+from chronofed.methods.memories import CoreSet, Forget, Memory
+from chronofed.methods.weighting import Adaptive, Merged, RoundWeights
+from chronofed.methods.wrappers import Averaged
 from chronofed.scenarios.base import Scenario
 
 
@@ -22,6 +27,8 @@ class Method(Config):
         memory: The approximation of past objectives.
         weights: The weights of the present and of each remembered round.
         average: Weights of the clients: by their number of samples, or equal (the paper's 1/S).
+        loss: What changes about the task's loss on clients, if anything.
+        head: The last layer of the model that is evaluated and saved, if it is computed in closed form.
 
     >>> from chronofed import CoreSet, FedProx, Method, Optimal
     >>> weights = Optimal(time_drift_sq=1.0, information_loss_sq=0.5)
@@ -33,12 +40,47 @@ class Method(Config):
     memory: Memory = Forget()
     weights: RoundWeights = Merged()
     average: Literal["samples", "clients"] = "samples"
+    words: ClassVar[Mapping[str, Mapping[str, Any]]] = {"auto": {"head": {"kind": "auto"}}}
+
+    loss: LocalLoss | None = None
+    head: Head | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.head is not None and self.backbone.several_models:
+            raise ValueError("head: the backbone has several models, and a head is for one")
+        # A bound that is missing, or names that are hidden, are refused here.
+        composed = self.composed
+        assert composed is not None
         leak = _leak(self) if self.backbone.private else None
         if leak is not None:
             raise ValueError(leak)
+
+    @property
+    def is_auto(self) -> bool:
+        """True for ``method = "auto"`` before it is fitted to a scenario."""
+        return isinstance(self.head, Auto) and self == Method(head=self.head)
+
+    def fitted(self, scenario: Scenario) -> "Method":
+        """Return ``method = "auto"`` with the parts that suit a scenario; any other method as it is.
+
+        The server then chooses what to serve from what it sees (:class:`~chronofed.Auto`).
+        """
+        if not self.is_auto:
+            return self
+        memory: Memory = CoreSet() if scenario.persistent else Forget()
+        weights: RoundWeights = Adaptive() if scenario.persistent else Merged()
+        return Method(Averaged(FedAvg()), memory, weights, head=self.head)
+
+    @property
+    def composed(self) -> Backbone:
+        """The backbone with what the head needs: this is what engines and servers run."""
+        return self.backbone if self.head is None else with_head(self.backbone, self.head)
+
+    def serve(self, server: Record) -> Record:
+        """Return the server state at the end of a round, with the model to evaluate."""
+        server = self.backbone.serve(server)
+        return server if self.head is None else self.head.serve(server)
 
     @property
     def stateful(self) -> bool:
@@ -83,6 +125,17 @@ def check(
             f"rounds: the scenario ends after {scenario.rounds} rounds, but {rounds} are requested"
         )
         raise SpecError(msg)
+
+
+def check_task(method: Method, regression: bool) -> None:
+    """Refuse a local loss or a head for another task.
+
+    Raises:
+        IncompatibleError: If one does not fit.
+    """
+    for part in (method.loss, method.head):
+        if part is not None:
+            part.check_task(regression)
 
 
 def check_samples(method: Method, samples: Tensor | None) -> None:

@@ -59,7 +59,7 @@ class Pool:
         if len(self.pieces) == 1:
             return self.pieces[0]
         x, y = ([getattr(piece, name) for piece in self.pieces] for name in ("x", "y"))
-        return Samples(torch.cat(x), torch.cat(y))
+        return Samples(torch.cat(x), torch.cat(y), outputs=_joined_outputs(self.pieces))
 
     def __len__(self) -> int:
         return self._length
@@ -92,11 +92,11 @@ class Pool:
     def at(self, pick: Tensor, weight: Tensor) -> Batch:
         """Return the samples at some positions, with the given weights."""
         chosen = self.samples[pick]
-        return Batch(chosen.x, chosen.y, weight)
+        return Batch(chosen.x, chosen.y, weight, outputs=chosen.outputs)
 
     def whole(self) -> Batch:
         """Return the whole objective as one batch."""
-        return Batch(self.samples.x, self.samples.y, self.weight)
+        return Batch(self.samples.x, self.samples.y, self.weight, outputs=self.samples.outputs)
 
     def parts(self, size: int) -> Iterator[Batch]:
         """Yield the whole pool once, in parts, each sample with its own weight."""
@@ -121,6 +121,21 @@ class Pool:
     def _draws(self, size: int, generator: Generator) -> Iterator[Tensor]:
         while True:
             yield torch.multinomial(self.weight.abs(), size, replacement=True, generator=generator)
+
+
+def _joined_outputs(pieces: Sequence[Samples]) -> Tensor | None:
+    """Join the outputs that training is to keep; NaN for samples without, ``None`` if there are none at all."""
+    known = [piece.outputs for piece in pieces if piece.outputs is not None]
+    if not known:
+        return None
+    return torch.cat(
+        [
+            known[0].new_full((len(piece), known[0].shape[1]), torch.nan)
+            if piece.outputs is None
+            else piece.outputs
+            for piece in pieces
+        ]
+    )
 
 
 def split(order: Tensor, size: int, least: int = 1) -> Iterator[Tensor]:
@@ -188,7 +203,8 @@ class Teacher:
         classes: Positions of the outputs that it may speak about, ``(k,)`` of int64; by default all.
         buffers: Its buffers; a model that has buffers needs them.
         form: The way in which outputs become probabilities. With ``targets`` these replace the labels of the
-            classes, by the share ``weight``.
+            classes, by the share ``weight``. With ``part`` the probabilities of ``classes`` among all are
+            compared, with ``not-true`` those of all classes but the sample's own.
     """
 
     params: Vector | None
@@ -200,6 +216,32 @@ class Teacher:
 
 
 @dataclass(frozen=True, slots=True)
+class LossTerms:
+    """What a local loss changes about the loss of single samples.
+
+    Attributes:
+        offset: Numbers that are added to all logits, ``(classes,)``.
+        scale: Factors of all logits, ``(classes,)``, before the offset.
+        factors: Factor of the loss of a sample of every class, ``(classes,)``.
+        teachers: Models to distil from.
+    """
+
+    offset: Tensor | None = None
+    scale: Tensor | None = None
+    factors: Tensor | None = None
+    teachers: tuple[Teacher, ...] = ()
+
+    def applied(self, batch: Batch) -> Batch:
+        """Return a mini-batch with these terms, besides an offset that it has."""
+        offset, weight = batch.offset, batch.weight
+        if self.offset is not None:
+            offset = self.offset if offset is None else offset + self.offset
+        if self.factors is not None:
+            weight = weight * self.factors[batch.y.cpu()]
+        return replace(batch, weight=weight, offset=offset, scale=self.scale)
+
+
+@dataclass(frozen=True, slots=True)
 class Surrogate:
     r"""The weight of the present :math:`p_t`, and the past :math:`\sum_\tau p_\tau \tilde f_\tau`.
 
@@ -208,12 +250,14 @@ class Surrogate:
         replay: Samples of the past; their weights sum to the past's share of the objective.
         quadratic: The past as a quadratic function of the parameters.
         teachers: Models to distil from.
+        keep: Factor of the loss that keeps the outputs of replayed samples, in proportion to their weights.
     """
 
     present: float = 1.0
     replay: Pool | None = None
     quadratic: Quadratic | None = None
     teachers: tuple[Teacher, ...] = ()
+    keep: float = 0.0
 
     def taught_by(self, params: Vector, buffers: Vector) -> "Surrogate":
         """Return the surrogate with the server's model in place of teachers without parameters."""

@@ -36,9 +36,11 @@ CONTAINERS = (nn.Sequential, Classifier, ResNet, BasicBlock)
 KNOWN_MODULES = frozenset((nn.Linear, *CONVOLUTIONS, *NORMS, *OTHERS, *CONTAINERS))
 
 
-def shifted(logits: Tensor, offset: Tensor | None) -> Tensor:
-    """Add the offset of a batch to its logits."""
-    return logits if offset is None else logits + offset.to(logits)
+def shifted(logits: Tensor, batch: Batch) -> Tensor:
+    """Scale the logits of a batch, and add its offset."""
+    if batch.scale is not None:
+        logits = logits * batch.scale.to(logits)
+    return logits if batch.offset is None else logits + batch.offset.to(logits)
 
 
 def supports(module: nn.Module) -> bool:
@@ -71,7 +73,7 @@ def moments(
     """
     layers = _layers(module, names)
     with _recording(module, layers) as recorded:
-        outputs = shifted(module(batch.x), batch.offset)
+        outputs = shifted(module(batch.x), batch)
         loss = (price or CrossEntropy()).total(outputs, batch.y)
     signals = torch.autograd.grad(loss, [recorded[layer][1] for layer in layers])
     found, weight = dict[str, Moments](), batch.weight.to(loss)
@@ -198,7 +200,7 @@ def reference_moments(
     chosen = {name: fixed.pop(name) for name in names}
 
     def loss(chosen: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        outputs = shifted(functional_call(module, fixed | chosen, (x[None],)), batch.offset)
+        outputs = shifted(functional_call(module, fixed | chosen, (x[None],)), batch)
         return (price or CrossEntropy()).total(outputs, y[None])
 
     gradients = vmap(grad(loss), in_dims=(None, 0, 0))(chosen, batch.x, batch.y)

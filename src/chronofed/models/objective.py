@@ -183,7 +183,7 @@ class TorchObjective:
         sums = params.new_zeros(2, numbers)
         for part in _chunks(batch, most):
             x = self._placed(part.x) if quick else self.encode(part.x)
-            placed = Batch(x, part.y.to(self.device), part.weight, part.offset)
+            placed = Batch(x, part.y.to(self.device), part.weight, part.offset, part.scale)
             found = (moments if quick else reference_moments)(
                 self.flat.module, names, placed, self.loss
             )
@@ -292,7 +292,7 @@ class TorchObjective:
 
     def _losses(self, batch: Batch) -> Tensor:
         """Loss of every sample in the module's current mode."""
-        outputs = shifted(self._forward(batch.x), batch.offset)
+        outputs = shifted(self._forward(batch.x), batch)
         return self.loss(outputs, batch.y.to(self.device))
 
     def _only_last(self, spans: Spans) -> bool:
@@ -317,8 +317,10 @@ class TorchObjective:
         for part in _chunks(batch):
             with no_grad():
                 seen = module.embed(self._placed(part.x))
-                outputs = shifted(module.fc(seen), batch.offset)
+                outputs = shifted(module.fc(seen), batch)
                 signal = self.loss.signal(outputs, part.y.to(self.device))
+                if batch.scale is not None:
+                    signal = signal * batch.scale.to(signal)
                 weight = part.weight.to(seen)
                 for power, total in zip(powers, sums, strict=True):
                     raised = signal.pow(power)
@@ -367,4 +369,5 @@ def _flat_gradient(value: Tensor, chosen: list[Tensor]) -> Vector:
 
 def _chunks(batch: Batch, most: int = CHUNK_SAMPLES) -> Iterator[Batch]:
     parts = (torch.split(t, most) for t in (batch.x, batch.y, batch.weight))
-    return (Batch(x, y, weight, batch.offset) for x, y, weight in zip(*parts, strict=True))
+    extra = batch.offset, batch.scale
+    return (Batch(x, y, weight, *extra) for x, y, weight in zip(*parts, strict=True))

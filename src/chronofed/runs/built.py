@@ -17,7 +17,7 @@ from chronofed.data.holdout import with_validation
 from chronofed.data.preparation import Settled
 from chronofed.engines.auto import EngineChoice, choose
 from chronofed.methods.backbones.base import first_server_state
-from chronofed.methods.method import check, check_buffers, check_samples
+from chronofed.methods.method import check, check_buffers, check_samples, check_task
 from chronofed.models.supervised import SupervisedTask
 from chronofed.runs.identity import digest_data, identify
 from chronofed.runs.load_spec import locate
@@ -71,7 +71,7 @@ class BuiltRun:
             return None
         method, (params, buffers) = self.experiment.method, self.start.values(self.task)
         server = first_server_state(
-            method.backbone, params, self.scenario.clients, self.task.objective()
+            method.composed, params, self.scenario.clients, self.task.objective()
         )
         return Snapshot(0, server, buffers, weighting_state=method.weights.init())
 
@@ -133,6 +133,7 @@ def build(
         check_identity(identify(experiment, data_digest, begun, server_digest))
     dataset = _split(experiment, loaded)
     scenario = experiment.scenario.on(dataset, experiment.seed)
+    experiment = msgspec.structs.replace(experiment, method=experiment.method.fitted(scenario))
     if start is not None:
         start.check_settings(to_table(experiment.model))
     task, rounds = experiment.task(dataset), _rounds(experiment, scenario)
@@ -237,6 +238,7 @@ def _rounds(experiment: Experiment, scenario: Scenario) -> int:
 def _check(built: BuiltRun) -> None:
     experiment, task, scenario = built.experiment, built.task, built.scenario
     check(experiment.method, scenario, built.rounds, experiment.train)
+    check_task(experiment.method, regression=not task.data.classes)
     experiment.evaluate.check(scenario)
     experiment.evaluate.check_end(experiment.stop is None and built.rounds != FOREVER)
     if experiment.stop is not None:

@@ -91,7 +91,7 @@ def _apply(directory: RunDirectory, extension: Extension) -> None:
 def _point_checkpoint(directory: RunDirectory, extension: Extension) -> None:
     """Save the last checkpoint again, for the records that stay and the new identity."""
     snapshot = last_snapshot(directory, extension.round)
-    point = RunPoint(_records(directory, extension.sizes), extension.identity)
+    point = RunPoint(records_of(directory, extension.sizes), extension.identity)
     path = save(directory.checkpoints, snapshot, _KEEP_ALL, point)
     for other in files(directory.checkpoints):
         if other.name[:8] == path.name[:8] and other != path:
@@ -136,7 +136,8 @@ def record_sizes(directory: RunDirectory, round_: int, open_again: bool) -> dict
     return sizes
 
 
-def _records(directory: RunDirectory, sizes: Mapping[str, int]) -> dict[str, tuple[int, str]]:
+def records_of(directory: RunDirectory, sizes: Mapping[str, int]) -> dict[str, tuple[int, str]]:
+    """Return size and digest of the part of each lasting record that stays."""
     contents = {
         name: (read_bytes(directory.path / name) or b"")[:size] for name, size in sizes.items()
     }

@@ -78,6 +78,8 @@ def _method(built: BuiltRun, about: ModelDescription) -> str:
         "backbone": kind_of(method.backbone),
         "memory": kind_of(method.memory),
         "round weights": kind_of(method.weights),
+        **({} if method.loss is None else {"local loss": kind_of(method.loss)}),
+        **({} if method.head is None else {"head": kind_of(method.head)}),
         "rounds": f"{about.rounds:,}",
         "seed": str(about.seed),
         "personal models": str(len(about.personal)),

@@ -40,6 +40,7 @@ from chronofed.runs.directory import RunDirectory
 from chronofed.runs.model_card import model_card
 from chronofed.scenarios.periods import Periods
 from chronofed.training.loop import Snapshot
+from chronofed.training.own_priors import personal_models
 
 FOLDER = "model"
 CARD = "README.md"
@@ -109,6 +110,10 @@ def _write_weights(
 def _personal(built: BuiltRun, snapshot: Snapshot) -> Iterator[tuple[str, Vector, Vector]]:
     """Yield name, parameters and buffers of every client's own model, or of the one that it follows."""
     names, several = _clients(built), followed(snapshot.server)
+    parts = built.experiment.method, built.scenario, built.task, snapshot
+    for client, params in personal_models(*parts):
+        name = names[client] if client < len(names) else str(client)
+        yield name, params, snapshot.buffers
     models, places, _ = several or (snapshot.params[None], {}, [])
     for client in sorted({*snapshot.client_states, *places}):
         known = client in snapshot.client_states

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import sys
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -42,6 +43,8 @@ NO_RESULT = (
     "track",
 )
 """Settings that do not decide the result."""
+UNSET: Mapping[str, object] = {"loss": None, "head": None, "keep_logits": 0.0}
+"""Settings of a method that decide nothing at these values: runs from before they existed can be resumed."""
 LONGEST_NAME = 120
 """Characters of an experiment's name in the name of its directory."""
 Workers = Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS)]
@@ -160,8 +163,16 @@ class Experiment(Config):
         content = to_table(self)
         for key in NO_RESULT:
             content.pop(key, None)
-        text = json.dumps(content, sort_keys=True)
+        text = json.dumps({**content, "method": _without_unset(content["method"])}, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
+
+
+def _without_unset(table: Any) -> Any:
+    """Leave out what is not set, at any depth."""
+    if not isinstance(table, dict):
+        return table
+    left = {n: value for n, value in table.items() if n not in UNSET or value != UNSET[n]}
+    return {name: _without_unset(value) for name, value in left.items()}
 
 
 def directory_name(experiment: Experiment) -> str:

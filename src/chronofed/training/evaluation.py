@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from chronofed.core.config import kind_of
 from chronofed.core.errors import ChronofedError, SpecError, UserCodeError
 from chronofed.core.seeds import numpy_generator
 from chronofed.core.types import Samples
@@ -29,6 +30,7 @@ from chronofed.training.measure import Measure
 from chronofed.training.measures import BY_KEY, MEASURES, OPTIONAL
 from chronofed.training.nearest_mean import class_means, nearest_mean
 from chronofed.training.next_period import EvaluatedRows, NextPeriod, evaluated_rows
+from chronofed.training.own_priors import personal_models
 from chronofed.training.period_accuracy import AccuracyHistory, PeriodAccuracy
 from chronofed.training.records import RECORDS
 from chronofed.training.round_weights import round_weights
@@ -141,7 +143,21 @@ class EvaluationContext:
     def reported(self) -> dict[str, float]:
         """Numbers that round weights and backbone report."""
         weights = self.method.weights.report(self.snapshot.weighting_state)
-        return weights | self.method.backbone.report(self.snapshot.round)
+        reported = weights | self.method.composed.report(self.snapshot.round)
+        head, server = self.method.head, self.snapshot.server
+        return reported if head is None else reported | head.report(server)
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """What the method chose by itself, and why; empty if there was nothing to choose."""
+        head = self.method.head
+        found = {} if head is None else head.why(self.snapshot.server)
+        if not found:
+            return {}
+        parts = {"memory": self.method.memory, "weights": self.method.weights}
+        named = {name: kind_of(part) for name, part in parts.items()}
+        back = "clients come back" if self.scenario.persistent else "clients never come back"
+        return {"round": self.snapshot.round, **found, **named, "because": back}
 
     @cached_property
     def drift(self) -> dict[str, float]:
@@ -339,6 +355,10 @@ class Evaluator:
     ) -> dict[str, float]:
         """Score personal models, each on its own client's part of the samples, beside the global one."""
         own, shared = [], []
+        for i, params in personal_models(self.method, self.scenario, self.task, snapshot):
+            score = self.scorer.score(params, snapshot.buffers, rows.samples)
+            own.append(self._client_accuracy(i, rows, score))
+            shared.append(self._client_accuracy(i, rows, test))
         # One client state at a time: they may not all fit into memory.
         for i in sorted(snapshot.client_states):
             state = snapshot.client_states[i].backbone_state

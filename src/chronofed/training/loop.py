@@ -18,6 +18,7 @@ from chronofed.core.types import Record, Task, Vector
 from chronofed.engines.base import Engine, StatefulEngine, one_thread
 from chronofed.engines.serial import SerialEngine
 from chronofed.methods.backbones.base import (
+    SERVED,
     Bench,
     Upload,
     Uploads,
@@ -58,8 +59,8 @@ class Snapshot:
 
     @property
     def params(self) -> Vector:
-        """The global model."""
-        return self.server["params"]
+        """The global model that is evaluated: the trained one, or a mean, or one with a head of its own."""
+        return self.server.get(SERVED, self.server["params"])
 
 
 def run(  # noqa: PLR0913 - one place for all parts of a run
@@ -106,10 +107,10 @@ def run(  # noqa: PLR0913 - one place for all parts of a run
     engine = engine or SerialEngine(task, timer=timer)
     if start is None:
         params, buffers = task.initial(seed)
-        state = first_server_state(method.backbone, params, scenario.clients, task.objective())
+        state = first_server_state(method.composed, params, scenario.clients, task.objective())
         start = Snapshot(0, state, buffers, weighting_state=method.weights.init())
     else:
-        start = replace(start, server=method.backbone.enrol(start.server, scenario.clients))
+        start = replace(start, server=method.composed.enrol(start.server, scenario.clients))
     if not checked:
         check_buffers(method, start.buffers)
     replace_all(engine.client_states, start.client_states)
@@ -150,12 +151,13 @@ class _Server:
     def _round(self, now: Snapshot, plan: Plan) -> Snapshot:
         with self.timer("memory"):
             past = self._past(now)
-        now = replace(now, server=self.method.backbone.draw(now.server, self.seed, now.round))
+        trained = {name: tensor for name, tensor in now.server.items() if name != SERVED}
+        now = replace(now, server=self.method.composed.draw(trained, self.seed, now.round))
         orders = self._orders(now, plan, now.server, past)
         traffic = now.traffic
-        if self.method.backbone.two_phase:
+        if self.method.composed.two_phase:
             answers = _sorted(self.engine.prepare(self.method, orders, plan))
-            server = self.method.backbone.begin(now.server, self._uploads(now, answers))
+            server = self.method.composed.begin(now.server, self._uploads(now, answers))
             traffic = traffic.after(orders, answers)
             orders = self._orders(now, plan, server, past)
             now = replace(now, server=server)
@@ -169,7 +171,7 @@ class _Server:
             return now
         apply_deletions(self.engine.client_states, due)
         gone = {client for deletion in due for client in deletion.clients}
-        server = self.method.backbone.forget(now.server, sorted(gone)) if gone else now.server
+        server = self.method.composed.forget(now.server, sorted(gone)) if gone else now.server
         return replace(now, server=server, past=tuple(k for k in now.past if k.client not in gone))
 
     def _past(self, now: Snapshot) -> Surrogate | None:
@@ -185,7 +187,7 @@ class _Server:
         self, now: Snapshot, plan: Plan, server: Record, past: Surrogate | None
     ) -> list[Order]:
         weights = self.method.weights.resolve(now.weighting_state)
-        backbone, train = self.method.backbone, self.train.at(now.round)
+        backbone, train = self.method.composed, self.train.at(now.round)
         sent, address = backbone.broadcast(server), backbone.address
         return [
             Order(now.round, i, address(sent, i), now.buffers, weights, past, train, self.seed)
@@ -193,11 +195,11 @@ class _Server:
         ]
 
     def _uploads(self, now: Snapshot, results: list[Result]) -> Uploads:
-        weight, backbone = shares(results, self.method.average), self.method.backbone
+        weight, backbone = shares(results, self.method.average), self.method.composed
         return [
             Upload(
                 weight[r.client],
-                backbone.unpack(r.upload, now.params),
+                backbone.unpack(r.upload, now.server["params"]),
                 None if backbone.private else r.client,
             )
             for r in results
@@ -213,16 +215,18 @@ class _Server:
     def _next(self, now: Snapshot, results: list[Result]) -> Snapshot:
         method = self.method
         uploads = self._uploads(now, results)
-        server = method.backbone.aggregate(now.server, uploads)
+        backbone = method.composed
+        server = backbone.aggregate(now.server, uploads)
         _check_finite(now.round, server)
         buffers = results[0].buffers
         if buffers.numel():
             weight = shares(results, method.average)
             buffers = weighted_mean([(weight[r.client], {"b": r.buffers}) for r in results], "b")
-        if method.backbone.refines:
+        if backbone.refines:
             bench = self._bench(now, buffers, results)
-            server = method.backbone.refine(server, uploads, bench)
+            server = backbone.refine(server, uploads, bench)
             _check_finite(now.round, server)
+        server = method.serve(server)
         new = [
             MemoryItem(now.round, r.client, r.key, r.size, r.record) for r in results if r.record
         ]

@@ -37,5 +37,6 @@ RECORDS = (
     Record("period_error", lambda evaluation: periods(evaluation, "error")),
     Record("round_weights", lambda evaluation: evaluation.round_weights),
     Record("breakdown", lambda evaluation: evaluation.breakdown),
+    Record("choices", lambda evaluation: evaluation.choices),
     Record("clusters", lambda evaluation: evaluation.followers),
 )

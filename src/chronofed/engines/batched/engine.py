@@ -172,7 +172,7 @@ class BatchedEngine(LocalEngine):
             for client, client_state in both
         ]
         with self.timer("train"):
-            backbone, server = jobs[0].method.backbone, jobs[0].order.server
+            backbone, server = jobs[0].method.composed, jobs[0].order.server
             groups = list(train_together(backbone, server, trainees, self._context().kernel))
         with self.timer("memory"):
             observed = self._observed(clients, groups)

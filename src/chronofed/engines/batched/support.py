@@ -37,7 +37,7 @@ from chronofed.methods.surrogate import Quadratic, Surrogate
 from chronofed.methods.wrappers.base import Wrapper, parts
 
 READ_FIELDS: Mapping[type, frozenset[str]] = {
-    Method: frozenset({"backbone", "memory", "weights", "average"}),
+    Method: frozenset({"backbone", "memory", "weights", "average", "head"}),
     Train: frozenset(
         {"lr", "batch_size", "epochs", "steps", "momentum", "weight_decay", "epoch", "slow"}
         | {"nesterov", "optimizer", "betas", "eps", "optimizer_state", "clip_norm", "schedule"}
@@ -60,8 +60,11 @@ READ_FIELDS: Mapping[type, frozenset[str]] = {
 """Fields that the kernel honours: it reads them itself, or calls the code that does."""
 
 REFUSED_FIELDS: Mapping[type, frozenset[str]] = {
-    Surrogate: frozenset({"teachers"}),
-    Batch: frozenset({"offset"}),
+    Surrogate: frozenset({"teachers", "keep"}),
+    Samples: frozenset({"outputs"}),
+    Batch: frozenset({"offset", "scale", "outputs"}),
+    Method: frozenset({"loss"}),
+    ClientLocal: frozenset({"terms"}),
 }
 """Fields that it knows and does not read: a record that sets one is refused."""
 
@@ -83,7 +86,7 @@ def unsupported(method: Method, task: Task, train: Train | None = None) -> str |
 
 def unsupported_method(method: Method) -> str | None:
     """Refuse a backbone that works on one client at a time, and a memory with its own kind of surrogate."""
-    for part in parts(method.backbone):
+    for part in parts(method.composed):
         for name in ("start", "gradient", "direction"):
             if not works_stacked(getattr(part, name)):
                 where = f"{type(part).__name__}.{name}"

@@ -14,6 +14,7 @@ from chronofed.methods.backbones.fedreg import FedReg
 from chronofed.methods.backbones.fedrep import FedRep
 from chronofed.methods.backbones.fedrobust import FedRobust
 from chronofed.methods.backbones.fedrod import FedRod
+from chronofed.methods.backbones.frozen import Frozen
 from chronofed.methods.backbones.l2gd import L2gd
 from chronofed.methods.backbones.mifa import Mifa
 from chronofed.methods.backbones.mime import Mime
@@ -38,6 +39,7 @@ __all__ = [
     "FedRep",
     "FedRobust",
     "FedRod",
+    "Frozen",
     "L2gd",
     "Mifa",
     "Mime",

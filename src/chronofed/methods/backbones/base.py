@@ -46,6 +46,9 @@ class Upload(tuple[float, Record]):
         return self.sender
 
 
+SERVED = "served"
+"""The entry of the server's state with the model that is evaluated and saved, if it is not the trained one."""
+
 # Of every client, in the order of clients.
 Uploads = Sequence[Upload]
 
@@ -247,6 +250,10 @@ class Backbone(Kind, kw_only=True):
 
     def refine(self, server: Record, uploads: Uploads, bench: Bench) -> Record:
         """Return the server state after more work on the server, if it ``refines``; the buffers stay."""
+        return server
+
+    def serve(self, server: Record) -> Record:
+        """Return the server state at the end of a round, with the model to evaluate if it is another one."""
         return server
 
     def report(self, rounds: int) -> dict[str, float]:

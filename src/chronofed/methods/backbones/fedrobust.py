@@ -84,7 +84,7 @@ class FedRobust(Backbone, tag="fedrobust"):
         one = one_client(local)
         batch = one.next_batch()
         x = one.objective.encode(batch.x)
-        shifted = Batch(self._shifted(x, one), batch.y, batch.weight, batch.offset)
+        shifted = Batch(self._shifted(x, one), batch.y, batch.weight, batch.offset, batch.scale)
         # In evaluation mode, before training mode changes the buffers.
         slopes = one.objective.input_gradient(params, shifted.x, shifted.y)
         gradient = one.batch_gradient(params, shifted)

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Generator, Tensor
 
-from chronofed.core.config import Count
+from chronofed.core.config import Count, NonNegative
 from chronofed.core.errors import SpecError
 from chronofed.core.types import Objective, Record, Samples, Spans, Vector
 from chronofed.methods.memories.base import Location, Memory, MemoryItem, Moment
@@ -53,12 +53,19 @@ class CoreSet(Memory, tag="core-set"):
             client's next visit.
         layer: Module of the model, such as ``layer4``, whose inputs are the features of ``herding``; by default
             the last linear layer.
+        keep_logits: Weight :math:`\alpha` of DER++: the outputs of the model at the end of the round are kept
+            with the samples, and :math:`\alpha` times the mean squared difference from them is added to the
+            loss of each. They help where data sets do not come back; the publication has 0.1 to 0.5. A sample
+            keeps as many numbers more as there are outputs, and the batched engine does not serve it.
         by: Whose shares of ``limit`` are equal: every ``data-set``'s, or every ``class``'s (iCaRL), whatever
             the data sets that it came with. With ``class``, set ``size`` as large as ``limit``.
     """
 
     location: ClassVar[Location] = "client"
-    reference: ClassVar[str] = "Rebuffi et al. (2017), iCaRL; Guo et al., CFL-Core-Set"
+    reference: ClassVar[str] = (
+        "Rebuffi et al. (2017), iCaRL; Guo et al., CFL-Core-Set; Buzzega et al. (2020), Dark Experience for "
+        "General Continual Learning"
+    )
 
     size: Count = 100
     select: Literal["uniform", "herding", "reservoir", "balanced"] = "uniform"
@@ -66,6 +73,7 @@ class CoreSet(Memory, tag="core-set"):
     keep_rounds: Count | None = None
     layer: str | None = None
     by: Literal["data-set", "class"] = "data-set"
+    keep_logits: NonNegative = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -102,6 +110,8 @@ class CoreSet(Memory, tag="core-set"):
             pick = uniform(len(samples), self.size, generator)
         chosen = samples[pick]
         record = {"x": chosen.x, "y": chosen.y}
+        if self.keep_logits:
+            record["logits"] = objective.logits(params, chosen.x).cpu().clone()
         if chosen.rows is None:
             return record
         if self.select == "reservoir":
@@ -116,7 +126,8 @@ class CoreSet(Memory, tag="core-set"):
         self, kept: tuple[MemoryItem, ...], weights: RoundWeights, moment: Moment
     ) -> Surrogate:
         """Replay the kept samples of other data sets, each with the weight of its round."""
-        return replay(self.recalled(kept, moment), weights, moment)
+        found = replay(self.recalled(kept, moment), weights, moment)
+        return replace(found, keep=self.keep_logits) if self.keep_logits else found
 
     def retain(
         self, kept: tuple[MemoryItem, ...], new: Sequence[MemoryItem], generator: Generator

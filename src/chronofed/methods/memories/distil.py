@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from chronofed.core.config import NonNegative, Positive
 from chronofed.core.errors import IncompatibleError, SpecError
 from chronofed.core.flat import take
-from chronofed.core.types import Batch, Objective, OutputForm, Record, Samples, Spans, Vector
+from chronofed.core.types import Batch, Objective, Record, Samples, Spans, Vector
 from chronofed.methods.memories.base import Location, Memory, MemoryItem, Moment, timeline
 from chronofed.methods.memories.forget import Forget
 from chronofed.methods.surrogate import Surrogate, Teacher
@@ -71,7 +71,7 @@ class Distil(Memory, tag="distil"):
     shared: NonNegative = 0.0
     temperature: Positive = 2.0
     classes: Literal["all", "seen", "heads"] = "all"
-    form: OutputForm = "softmax"
+    form: Literal["softmax", "sigmoid", "targets"] = "softmax"
     memory: Memory = Forget()
 
     def __post_init__(self) -> None:

@@ -25,5 +25,5 @@ def _pool(past: Sequence[MemoryItem], sizes: tuple[int, ...], p: Weights) -> Poo
         return None
     lengths, some = np.asarray(sizes), p != 0
     shares = np.repeat((p / lengths)[some], lengths[some])
-    pieces = [Samples(record["x"], record["y"]) for record in counted]
+    pieces = [Samples(record["x"], record["y"], outputs=record.get("logits")) for record in counted]
     return Pool(pieces, torch.from_numpy(shares))

@@ -165,6 +165,10 @@ class Wrapper(Backbone):
         """As the inner backbone; other entries are kept."""
         return {**server, **self.backbone.refine(server, uploads, bench)}
 
+    def serve(self, server: Record) -> Record:
+        """As the inner backbone; other entries are kept."""
+        return {**server, **self.backbone.serve(server)}
+
     def report(self, rounds: int) -> dict[str, float]:
         """As the inner backbone."""
         return self.backbone.report(rounds)

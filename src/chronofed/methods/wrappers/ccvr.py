@@ -10,6 +10,7 @@ from torch.nn import functional
 from chronofed.core.config import Count, Positive
 from chronofed.core.types import Objective, Record, Samples, Vector
 from chronofed.methods.backbones.base import Bench, Uploads
+from chronofed.methods.class_sums import features_at, packed, sums_by_class, unpacked
 from chronofed.methods.layers import Layer, head_of
 from chronofed.methods.local import Local, one_client
 from chronofed.methods.wrappers.base import Added, ClientWrapper
@@ -112,15 +113,10 @@ class Ccvr(ClientWrapper, tag="ccvr"):
             none = torch.zeros(0, dtype=torch.float64)
             counts = torch.zeros(0, dtype=torch.int64)
             return {**upload, COUNTS: counts, FEATURES: none, PRODUCTS: none}, state
-        trained = one.objective.buffers
-        one.objective.buffers = trained if one.buffers is None else one.buffers
-        moments = class_moments(
-            one.objective.features(server["params"], one.pool.samples.x, head.name or None),
-            one.pool.samples,
-            head.outputs,
-        )
-        one.objective.buffers = trained
-        return {**upload, **moments}, state
+        buffers = one.objective.buffers if one.buffers is None else one.buffers
+        samples, layer = one.pool.samples, head.name or None
+        features = features_at(one.objective, server["params"], buffers, samples, layer)
+        return {**upload, **class_moments(features, samples, head.outputs)}, state
 
     def aggregate(self, server: Record, uploads: Uploads) -> Record:
         """As the inner backbone."""
@@ -219,12 +215,11 @@ def class_moments(features: Tensor, samples: Samples, classes: int) -> Record:
         classes: Number of classes.
     """
     f, y = features.double(), samples.y.to(features.device)
-    upper = torch.triu_indices(f.shape[1], f.shape[1])
     products = [(own := f[y == c]).mT @ own for c in range(classes)]
     return {
         COUNTS: torch.bincount(y, minlength=classes),
-        FEATURES: f.new_zeros(classes, f.shape[1]).index_add_(0, y, f) / len(y),
-        PRODUCTS: torch.stack([each[upper[0], upper[1]] for each in products]) / len(y),
+        FEATURES: sums_by_class(f, y, classes) / len(y),
+        PRODUCTS: packed(torch.stack(products)) / len(y),
     }
 
 
@@ -242,10 +237,8 @@ def pooled(uploads: Uploads) -> Gaussians:
     classes = ((counts >= 2) & (share > 0)).nonzero().flatten()
     k, n, share = sums.shape[1], counts[classes].double(), share[classes]
     means = sums[classes] / share[:, None]
-    upper = torch.triu_indices(k, k)
-    square = products.new_zeros(len(classes), k, k)
-    square[:, upper[0], upper[1]] = products[classes] / share[:, None]
-    square = square + square.triu(1).mT - means[:, :, None] * means[:, None, :]
+    square = unpacked(products[classes] / share[:, None], k)
+    square = square - means[:, :, None] * means[:, None, :]
     return Gaussians(classes, means, square * (n / (n - 1))[:, None, None])
 
 
