@@ -221,7 +221,7 @@ class Screen:
         return client.prepare() if exchange == "prepare" else client.serve()[0]
 
     def _far(self, name: str, place: str, norms: Mapping[int, float]) -> list[tuple[int, str]]:
-        curved = {f"upload.{name}" for name in self.method.backbone.curvatures}
+        curved = {f"upload.{name}" for name in self.method.composed.curvatures}
         update = place.startswith("upload.") and place not in curved
         setting = "max_norm_factor" if update else "max_other_factor"
         factor: float = getattr(self.settings, setting)
