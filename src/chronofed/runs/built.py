@@ -90,7 +90,13 @@ class BuiltRun:
         cohort = self.scenario.clients if self.scenario.cohort is None else self.scenario.cohort
         settings = self.experiment
         return choose(
-            settings.engine, settings.workers, self.task, settings.method, cohort, settings.train
+            settings.engine,
+            settings.workers,
+            self.task,
+            settings.method,
+            cohort,
+            settings.train,
+            settings.cluster,
         )
 
 
