@@ -1,7 +1,8 @@
 """A Ray cluster of several nodes on this machine, in a process of its own: real raylets, on loopback.
 
-``python -m tests.helpers.ray_cluster 3`` starts a head and two more nodes with a core each, prints a line of JSON,
-and obeys the lines that it reads: ``kill 1`` kills node 1 with all its processes, ``add 1`` starts it again.
+``python -m tests.helpers.ray_cluster 3 0 200000000`` starts a head and two more nodes with a core each, no GPU
+and so many bytes of shared memory. It prints a line of JSON, and obeys the lines that it reads: ``kill 1``
+kills node 1 with all its processes, ``add 1`` starts it again.
 """
 
 import contextlib

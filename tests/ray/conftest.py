@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chronofed import RayEngine
-from chronofed import Cluster
+from chronofed import Cluster, RayEngine
 from tests.helpers.ray_cluster import LocalCluster
 
 HERE = Path(__file__).parent
@@ -31,7 +30,7 @@ def cluster():
 
 @pytest.fixture(scope="session")
 def engines(cluster, task):
-    """Engines by their settings. One lives at a time, because the cluster has few cores; it serves all methods."""
+    """Engines by their settings. The cluster has few cores, so one lives at a time; it serves all methods."""
     made = {}
 
     def engine(workers=2, task=task, **settings):

@@ -1,9 +1,22 @@
 """The Ray engine gives the bits of the serial one, on three nodes and for any number of workers."""
 
+import os
+from pathlib import Path
+
 import pytest
 from torch import nn
 
-from chronofed import Classification, CoreSet, Deletion, Method, Mime, Scaffold, run
+from chronofed import (
+    Classification,
+    CoreSet,
+    Deletion,
+    FedNova,
+    Method,
+    Mime,
+    Scaffold,
+    Taylor,
+    run,
+)
 from chronofed.models.zoo import Custom
 from chronofed.runs.checkpoint import decode, encode
 from tests.helpers.methods import BACKBONES, MEMORIES, every_method, method, name
@@ -86,4 +99,52 @@ def test_what_is_deleted_leaves_the_workers(task, scenario, engines):
 
     assert same(after(5, engine), after(5))
     engine._start_workers(2)
-    assert sorted(sum(look(engine, lambda worker: worker._states.clients()), [])) == [0, 2, 3]
+    held = look(engine, lambda worker: worker._states.clients())
+    assert sorted(client for some in held for client in some) == [0, 2, 3]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_partial_sums_of_workers_are_those_of_serial(workers, task, train_for, engines):
+    for chosen in (Method(), Method(Mime(), CoreSet(5)), Method(FedNova(), Taylor())):
+        engine = engines(workers)
+        summed = train_for(chosen, ROUNDS, engine=engine, partial_sums=2)
+        assert same(summed, train_for(chosen, ROUNDS, partial_sums=2))
+        assert engine.traffic.batches == 2
+
+
+def test_partial_sums_of_buffers_agree(data, train_for, engines):
+    task = Classification(data, Custom(f"{__name__}:with_dropout"))
+    result = train_for(Method(), ROUNDS, engine=engines(task=task), task=task, partial_sums=2)
+    assert same(result, train_for(Method(), ROUNDS, task=task, partial_sums=2))
+
+
+def test_nothing_listens_beyond_loopback(cluster, engines, train_for):
+    train_for(Method(), 1, engine=engines())
+    mine = {os.getpid(), *cluster.processes()}
+    inodes = {
+        name.removeprefix("socket:[").removesuffix("]")
+        for pid in mine
+        for name in map(read_link, Path(f"/proc/{pid}/fd").glob("*"))
+        if name.startswith("socket:")
+    }
+    heard = [line.split() for kind in ("tcp", "tcp6") for line in sockets(kind)]
+    listening = {
+        words[1].partition(":")[0] for words in heard if words[3] == "0A" and words[9] in inodes
+    }
+    assert listening
+    assert listening <= {
+        "0100007F",
+        "0000000000000000FFFF00000100007F",
+        "00000000000000000000000001000000",
+    }
+
+
+def read_link(link) -> str:
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""
+
+
+def sockets(kind: str) -> list[str]:
+    return Path(f"/proc/net/{kind}").read_text().splitlines()[1:]

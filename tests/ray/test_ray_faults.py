@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -119,7 +120,7 @@ def test_a_client_that_brings_down_every_worker_ends_the_round(
 ):
     engine, rows = engines(2, task=watched), scenario.at(0).visits[2].indices
     (watched.folder / f"poison-{rows[0]}").touch()
-    with pytest.raises(ChronofedError, match="^round 0, client 2: 3 workers died on it"):
+    with pytest.raises(ChronofedError, match=r"^round 0, client 2: 3 workers died on it"):
         train_for(STATEFUL, 2, engine=engine, task=watched)
     (watched.folder / f"poison-{rows[0]}").unlink()
     assert same(train_for(STATEFUL, 2, engine=engine, task=watched), train_for(STATEFUL, 2))
@@ -155,10 +156,7 @@ def test_drivers_die_and_resume(workdir, cluster, engines):
     chance, directory = random.Random(0), RunDirectory(workdir / "killed")
     process = chronofed("run", "spec.toml", "-o", "killed", *on_ray)
     for _ in range(KILLS):
-        begun = rounds_done(directory)
-        wait_until(
-            lambda: process.poll() is not None or rounds_done(directory) > begun, "a checkpoint"
-        )
+        wait_until(partial(advanced, process, directory, rounds_done(directory)), "a checkpoint")
         time.sleep(chance.uniform(0, 0.2))
         process.kill()
         process.communicate()
@@ -166,6 +164,10 @@ def test_drivers_die_and_resume(workdir, cluster, engines):
         process = chronofed("resume", "killed", *on_ray)
     finish(process)
     assert result(directory) == result(RunDirectory(workdir / "straight"))
+
+
+def advanced(process, directory: RunDirectory, begun: int) -> bool:
+    return process.poll() is not None or rounds_done(directory) > begun
 
 
 def rounds_done(directory: RunDirectory) -> int:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from chronofed.clients.deletion import check_deletions
+from chronofed.clients.partial_sums import check_summable
 from chronofed.core.errors import SpecError
 from chronofed.core.spec_io import to_table
 from chronofed.data.dataset import Dataset, EvaluateOn
@@ -243,6 +244,8 @@ def _rounds(experiment: Experiment, scenario: Scenario) -> int:
 def _check(built: BuiltRun) -> None:
     experiment, task, scenario = built.experiment, built.task, built.scenario
     check(experiment.method, scenario, built.rounds, experiment.train)
+    if experiment.partial_sums is not None:
+        check_summable(experiment.method.backbone)
     experiment.evaluate.check(scenario)
     if experiment.stop is not None:
         classified, follows = bool(task.data.classes), built.upcoming is not None

@@ -341,6 +341,7 @@ def _snapshots(
         timer=timer,
         checked=True,
         server_samples=built.server_samples,
+        partial_sums=settings.partial_sums,
     )
     with user_frames_only():
         yield from snapshots

@@ -1,11 +1,13 @@
 """The driver's side of the Ray engine: workers on any number of machines, and the same bits as on one."""
 
 import logging
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from chronofed.clients.cache import StateCache
 from chronofed.clients.messages import Exchange, Order
+from chronofed.clients.partial_sums import PartialSum, SummedRound, by_part
 from chronofed.clients.state import ClientState
 from chronofed.core.timing import PhaseTimer
 from chronofed.core.types import Task
@@ -16,8 +18,8 @@ from chronofed.engines.processes import COMMON_FIELDS
 from chronofed.engines.ray.connect import connect, total_workers
 from chronofed.engines.ray.placement import Placement
 from chronofed.engines.ray.pool import Exchanged, Member, WorkerPool
-from chronofed.engines.ray.queues import MOST, Queues
-from chronofed.engines.ray.worker import Assignment, Reply
+from chronofed.engines.ray.queues import MOST, PartQueues, Queues
+from chronofed.engines.ray.worker import Assignment, Replies, Reply
 from chronofed.methods.method import Method
 from chronofed.scenarios.base import Plan
 
@@ -66,6 +68,7 @@ class RayEngine(WholeRounds):
         super().__init__(task, workers or total_workers(ray), states, timer)
         self._pool = WorkerPool(ray, task, self.cluster, self.timer)
         self._placement = Placement(self.client_states)
+        self._sums: _Sums | None = None
 
     @property
     def traffic(self) -> Exchanged:
@@ -98,6 +101,20 @@ class RayEngine(WholeRounds):
         for worker, clients in self._placement.stale().items():
             self._pool.forget(worker, clients)
 
+    def map_summed(
+        self, method: Method, orders: Sequence[Order], plan: Plan, parts: int
+    ) -> SummedRound:
+        """Train the clients; their workers add up the uploads of every part, so that only the sums travel."""
+        self._sums = _Sums(parts)
+        try:
+            results = sorted(self.map(method, orders, plan), key=lambda result: result.client)
+            # The first client of a part tells which one it is.
+            sums = [replace(each, part=each.part % parts) for each in self._sums.found]
+            sums.sort(key=lambda each: each.part)
+            return SummedRound(results, sums, self._sums.left_out_bytes)
+        finally:
+            self._sums = None
+
     def _outcomes(
         self, exchange: Exchange, method: Method, queue: list[Order], plan: Plan
     ) -> Iterator[tuple[int, Outcome]]:
@@ -105,7 +122,7 @@ class RayEngine(WholeRounds):
         if not queue:
             return
         queues, first = self._queues(method, queue, plan), queue[0]
-        self._pool.begin((exchange, method, first))
+        self._pool.begin((exchange, method, first, self._sums is not None))
         while queues or self._pool.busy:
             for member in self._pool.free(len(queues)):
                 if batch := queues.take(member.place):
@@ -119,22 +136,27 @@ class RayEngine(WholeRounds):
         self._pool.end()
         logger.info("round %d: %s", plan.round, self.traffic)
 
-    def _served(self, replies: dict[int, Reply]) -> bool:
+    def _served(self, replies: Replies) -> bool:
         """Tell if a batch was served: its worker may have died, or have dropped the states that it needs."""
-        missing = [client for client, reply in replies.items() if reply is None]
+        missing = [client for client, reply in replies.by_client.items() if reply is None]
         self._placement.lose(missing)
-        return bool(replies) and not missing
+        return bool(replies.by_client) and not missing
 
     def _noted(
-        self, queues: Queues, member: Member, replies: dict[int, Reply]
+        self, queues: Queues | PartQueues, member: Member, replies: Replies
     ) -> Iterator[tuple[int, Outcome]]:
-        for client, reply in replies.items():
+        if self._sums is not None and replies.total is not None:
+            self._sums.found.append(replies.total)
+            self._sums.left_out_bytes += replies.left_out_bytes
+        for client, reply in replies.by_client.items():
             outcome = self._outcome(member, client, reply)
             if isinstance(outcome, Exception):
                 queues.drop_above(client)
             yield client, outcome
 
-    def _queues(self, method: Method, queue: list[Order], plan: Plan) -> Queues:
+    def _queues(self, method: Method, queue: list[Order], plan: Plan) -> Queues | PartQueues:
+        if self._sums is not None:
+            return PartQueues(by_part(queue, self._sums.parts), len(self._pool))
         sticky = method.stateful or any(client in self.client_states for client in plan.visits)
         size = sum(tensor.nbytes for tensor in queue[0].server.values())
         most = max(min(MOST, MOST_BATCH_BYTES // max(size, 1)), 1)
@@ -158,6 +180,15 @@ class RayEngine(WholeRounds):
         self._placement.propose(client, member.name)
         before = self.client_states[client].items if change.uses_old else ()
         return result, change.applied(before)
+
+
+@dataclass(slots=True)
+class _Sums:
+    """The partial sums of a round so far."""
+
+    parts: int
+    found: list[PartialSum] = field(default_factory=list)
+    left_out_bytes: int = 0
 
 
 def _alike(one: Order, other: Order) -> bool:

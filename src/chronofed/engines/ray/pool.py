@@ -18,7 +18,7 @@ from chronofed.core.types import Task
 from chronofed.core.user_code import in_one_line
 from chronofed.engines.cluster import Cluster
 from chronofed.engines.parallel import POLL_S
-from chronofed.engines.ray.worker import Assignment, Common, Reply, Worker
+from chronofed.engines.ray.worker import Assignment, Common, Replies, Worker
 from chronofed.engines.shared_memory import Parcel
 
 START_S = 180.0
@@ -151,7 +151,7 @@ class WorkerPool:
         self.exchanged.down_bytes += parcel.nbytes + (0 if member.node in self._informed else size)
         self._informed.add(member.node)
 
-    def collect(self) -> Iterator[tuple[Member, list[Order], dict[int, Reply]]]:
+    def collect(self) -> Iterator[tuple[Member, list[Order], Replies]]:
         """Wait for some workers; yield worker, batch and replies, none if the batch was lost.
 
         Raises:
@@ -177,19 +177,19 @@ class WorkerPool:
 
     def _received(
         self, member: Member, reference: Any, answer: Any
-    ) -> Iterator[tuple[Member, list[Order], dict[int, Reply]]]:
+    ) -> Iterator[tuple[Member, list[Order], Replies]]:
         if reference == member.starting:
             member.starting, member.node = None, answer
             return
         self.exchanged.up_bytes += answer.nbytes
-        replies, seconds = answer.load()
-        for phase, spent in seconds.items():
+        replies = answer.load()
+        for phase, spent in replies.seconds.items():
             self._timer.add(phase, spent)
         yield member, member.batches.pop(reference), replies
 
     def _replace(
         self, member: Member, error: Exception
-    ) -> Iterator[tuple[Member, list[Order], dict[int, Reply]]]:
+    ) -> Iterator[tuple[Member, list[Order], Replies]]:
         """Start another worker in the place of one that died, and give back its batches."""
         self._kill(member)
         self.exchanged.lost += 1
@@ -201,7 +201,7 @@ class WorkerPool:
             raise ChronofedError(_given_up(batches[0][0] if batches else None, error)) from error
         self._members[member.place] = self._member(member.place)
         for batch in batches:
-            yield member, batch, {}
+            yield member, batch, Replies()
 
     def _check_start(self) -> None:
         if all(m.starting for m in self._members) and time.monotonic() - self._began > START_S:

@@ -1,7 +1,7 @@
 """Which worker serves which clients next: every client has its own worker, and idle workers help out."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 from chronofed.clients.messages import Order
 
@@ -11,10 +11,10 @@ SHARE = 4
 """A batch is this part of what a worker has left, so that batches become small towards the end."""
 
 
-def home(client: int, workers: int) -> int:
-    """Return the worker that keeps a client's state, by a hash of the client's number."""
+def home(number: int, workers: int) -> int:
+    """Return the worker that keeps a client's state, by a hash of the client's number, or of its part's."""
     # Fibonacci hashing: the numbers of a round's clients may be regular.
-    return (client * 0x9E3779B97F4A7C15 % 2**64) * workers >> 64
+    return (number * 0x9E3779B97F4A7C15 % 2**64) * workers >> 64
 
 
 class Queues:
@@ -47,9 +47,9 @@ class Queues:
         count = min(max(len(queue) // SHARE, 1), self._most, len(queue))
         return [queue.popleft() for _ in range(count)]
 
-    def put_back(self, orders: Iterable[Order]) -> None:
+    def put_back(self, batch: Sequence[Order]) -> None:
         """Queue orders again, one in a batch: if one of them brings its worker down, the others are spared."""
-        self._single.extend(orders)
+        self._single.extend(batch)
 
     def drop_above(self, client: int) -> None:
         """Leave out clients with higher numbers: a failure decides the outcome of the round."""
@@ -57,3 +57,42 @@ class Queues:
             kept = [order for order in queue if order.client < client]
             queue.clear()
             queue.extend(kept)
+
+
+class PartQueues:
+    """The parts of a partial sum that wait for a worker; a part is one batch.
+
+    Args:
+        parts: The orders of every part, in the order of clients.
+        workers: Number of workers.
+    """
+
+    def __init__(self, parts: dict[int, list[Order]], workers: int) -> None:
+        self._own: list[deque[list[Order]]] = [deque() for _ in range(workers)]
+        for part, orders in parts.items():
+            self._own[home(part, workers)].append(orders)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._own))
+
+    def take(self, worker: int) -> list[Order]:
+        """Return the next part of a worker, or of the worker that has most left."""
+        queue = self._own[worker] or max(self._own, key=len)
+        return queue.popleft() if queue else []
+
+    def put_back(self, batch: Sequence[Order]) -> None:
+        """Queue a part again, all of it."""
+        self._own[0].appendleft(list(batch))
+
+    def drop_above(self, client: int) -> None:
+        """Leave out clients with higher numbers: a failure decides the outcome of the round."""
+        for queue in self._own:
+            kept = list(self._below(queue, client))
+            queue.clear()
+            queue.extend(kept)
+
+    @staticmethod
+    def _below(queue: deque[list[Order]], client: int) -> Iterator[list[Order]]:
+        for part in queue:
+            if below := [order for order in part if order.client < client]:
+                yield below

@@ -3,12 +3,13 @@
 import sys
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import torch
 
 from chronofed.clients.messages import Exchange, Order, Result
+from chronofed.clients.partial_sums import PartialSum, add_up, without_upload
 from chronofed.clients.state import ClientState, named_tensors
 from chronofed.core.errors import IncompatibleError
 from chronofed.core.timing import PhaseTimer
@@ -21,7 +22,8 @@ from chronofed.engines.shared_memory import Parcel
 from chronofed.methods.method import Method
 from chronofed.scenarios.base import Visit
 
-Common: TypeAlias = tuple[Exchange, Method, Order]
+Common: TypeAlias = tuple[Exchange, Method, Order, bool]
+"""What all orders of an exchange share, and whether workers add up what a batch uploads."""
 Reply: TypeAlias = tuple[Result, Change | None] | Exception | None
 """A client's result and what changed in its state; an error; or nothing if its state is not here."""
 
@@ -43,6 +45,23 @@ class Assignment:
     order: Order | None
     client_state: ClientState | None
     kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Replies:
+    """The answer to a batch.
+
+    Attributes:
+        by_client: The reply of every client that was served.
+        total: The sum of what they upload, if the worker adds up; then their results are without it.
+        left_out_bytes: Bytes of what results are without.
+        seconds: Time spent by phase.
+    """
+
+    by_client: dict[int, Reply] = field(default_factory=dict)
+    total: PartialSum | None = None
+    left_out_bytes: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
 class KeptStates:
@@ -121,27 +140,28 @@ class Worker:
             batch: The clients, a sequence of :class:`Assignment`.
 
         Returns:
-            The replies by client, and the seconds by phase.
+            The :class:`Replies`.
         """
         todo: list[Assignment] = []
         try:
             todo = batch.load()
-            exchange, method, order = self._read(number, common)
+            exchange, method, order, adds_up = self._read(number, common)
         except Exception as error:
             lowest = min((each.client for each in todo), default=0)
-            return Parcel.of(({lowest: explained(_readable(error))}, {}), "error")
+            return Parcel.of(Replies({lowest: explained(_readable(error))}), "error")
         # All at once, because what the first ones keep may push out what later ones need.
         states = {each.client: self._state(each) for each in todo}
         missing = [each.client for each in todo if each.kept and states[each.client] is None]
         if missing:
-            return Parcel.of((dict.fromkeys(missing), {}), "missing")
+            return Parcel.of(Replies(dict.fromkeys(missing)), "missing")
         replies, lowest = dict[int, Reply](), sys.maxsize
         for each in todo:
             if each.client < lowest:
                 job = _job(each, method, order, states[each.client])
                 replies[each.client] = reply = self._reply(job, exchange)
                 lowest = each.client if isinstance(reply, Exception) else lowest
-        return Parcel.of((replies, self._timer.drain()), "result")
+        added = _add_up(replies, method) if adds_up else Replies(replies)
+        return Parcel.of(replace(added, seconds=self._timer.drain()), "result")
 
     def _state(self, each: Assignment) -> ClientState | None:
         return self._states.get(each.client) if each.kept else each.client_state
@@ -167,6 +187,22 @@ class Worker:
         if self._common is None or self._common[0] != number:
             self._common = number, parcel.load()
         return self._common[1]
+
+
+def _add_up(replies: dict[int, Reply], method: Method) -> Replies:
+    """Add up what a batch uploads, in the order of clients, unless one of them failed."""
+    served = [(replies[client], client) for client in sorted(replies)]
+    found = [reply for reply, _ in served if isinstance(reply, tuple)]
+    if len(found) < len(served):
+        return Replies(replies)
+    results = [result for result, _ in found]
+    total = add_up(results[0].client, results, method.average)
+    thin = [without_upload(result) for result in results]
+    kept: dict[int, Reply] = {
+        result.client: (result, change)
+        for (result, _), (_, change) in zip(thin, found, strict=True)
+    }
+    return Replies(kept, total, sum(size for _, size in thin))
 
 
 def _job(each: Assignment, method: Method, order: Order, state: ClientState | None) -> Job:
