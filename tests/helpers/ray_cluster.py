@@ -48,9 +48,9 @@ class LocalCluster:
         """Return the processes of the cluster."""
         return {self._process.pid, *descendants(self._process.pid)}
 
-    def workers(self) -> list[int]:
-        """Return the processes of the workers, on all nodes."""
-        return [pid for pid in self.processes() if title(pid).startswith("ray::Worker")]
+    def workers(self, name: str = "ray::Worker") -> list[int]:
+        """Return the processes of workers, on all nodes, by the beginning of their titles."""
+        return [pid for pid in self.processes() if title(pid).startswith(name)]
 
     def close(self) -> None:
         """Stop the cluster."""

@@ -63,6 +63,7 @@ def killed_in(watched, train_rounds):
             lost += engine.traffic.lost
             if last.round == rounds:
                 break
+            wait_for_workers(engine)
             watched.hold()
             thread = threading.Thread(
                 target=strike_when_busy, args=(watched, strike, last.round, chance)
@@ -77,8 +78,18 @@ def killed_in(watched, train_rounds):
     return killed_in
 
 
+def wait_for_workers(engine):
+    """Wait until every worker has started, also those in the places of others that died."""
+    import ray
+
+    starting = [member.starting for member in engine._pool._members if member.starting]
+    if starting:
+        ready, _ = ray.wait(starting, num_returns=len(starting), timeout=LIMIT_S)
+        assert len(ready) == len(starting)
+
+
 def strike_when_busy(watched, strike, round_, chance):
-    wait_until(lambda: len(watched.busy()) >= 2, "two clients train")
+    wait_until(watched.busy, "a client trains")
     time.sleep(chance.uniform(0, 0.3))
     strike(round_)
 

@@ -44,7 +44,10 @@ def add_engine(parser: ArgumentParser) -> None:
 
 def add_address(parser: ArgumentParser) -> None:
     """Add the address of a cluster."""
-    text = "with --engine ray: the cluster, auto or HOST:PORT (default: this machine alone)"
+    text = (
+        "Ray cluster that shares the clients of a run with --engine ray, or whole runs where there are many: "
+        "auto, HOST:PORT, or local (default: this machine alone)"
+    )
     parser.add_argument("--address", metavar="ADDRESS", help=text)
 
 
