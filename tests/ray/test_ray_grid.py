@@ -11,6 +11,8 @@ from chronofed.core.errors import ChronofedError, DivergedError, IncompatibleErr
 from chronofed.runs.spec import Checkpoint
 from chronofed.studies import grid
 from chronofed.studies.one_run import GridRun
+from chronofed.studies.search_range import SearchRange
+from chronofed.studies.sweep import Sweep
 from chronofed.training.evaluate import Evaluate
 
 BASE = Experiment(
@@ -84,3 +86,18 @@ def test_the_command_line_spreads_runs(cli, workdir, tiny_spec, cluster, on):
     assert code == 0
     assert '"runs": 3' in out or '"seeds"' in out
     assert len(list((workdir / "runs").rglob("summary.json"))) == 3
+
+
+def test_a_sweep_spreads_its_trials(workdir, tiny_spec, on):
+    pytest.importorskip("optuna")
+    ranges = [SearchRange.parse("train.lr=0.01:0.3")]
+    sweep = Sweep(
+        workdir / "spec.toml", ranges, workdir / "sweep", cluster=on, at_once=2, seeds=(0, 1)
+    )
+    trials = sweep.run(3)
+    assert [trial.state for trial in trials] == ["complete"] * 3
+    assert len({trial.settings["train.lr"] for trial in trials}) == 3
+    values = [trial.value for trial in trials]
+    assert values == sorted(values, reverse=True)
+    # Finished; nothing is run again.
+    assert sweep.run(3) == trials
