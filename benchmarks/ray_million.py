@@ -28,7 +28,7 @@ from chronofed.clients.cache import StateCache
 from chronofed.core.seeds import numpy_generator
 from chronofed.core.types import Samples
 from chronofed.engines.ray.engine import RayEngine
-from chronofed.scenarios.base import ResidentStream, Scenario, Visit
+from chronofed.scenarios.base import Scenario, Visit
 from chronofed.scenarios.membership import Everyone
 from tests.helpers.ray_cluster import LocalCluster
 
@@ -37,10 +37,15 @@ MB = 2**20
 
 
 @dataclass(frozen=True)
-class Pool(ResidentStream):
+class Pool:
     """Every client holds 20 samples of one pool, others in every round."""
 
     clients: int
+    rounds: None = None
+    persistent: bool = True
+
+    def candidates(self, round_: int) -> np.ndarray:
+        return np.arange(self.clients)
 
     def visit(self, client: int, round_: int) -> Visit:
         return Visit((np.arange(EACH) + 7 * client + 31 * round_) % SAMPLES, key=round_)

@@ -8,14 +8,19 @@ kills node 1 with all its processes, ``add 1`` starts it again.
 import contextlib
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-# Before Ray is imported: no report of its use, loopback alone.
-SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+from chronofed.engines.ray.connect import LOOPBACK, QUIET
+
+# Before Ray is imported.
+SETTINGS = QUIET | LOOPBACK
+# A token of these tests alone, so that Ray neither makes one in the home folder nor reads that.
+AUTHENTICATION = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 STORE_BYTES = 200 * 2**20
 # A node that is killed is missed within seconds, not half a minute.
 HEALTH = {"health_check_period_ms": 500, "health_check_failure_threshold": 4}
@@ -25,6 +30,8 @@ class LocalCluster:
     """The process of a cluster, as its user sees it."""
 
     def __init__(self, nodes: int, gpus: int = 0, store_bytes: int = STORE_BYTES) -> None:
+        for name, value in AUTHENTICATION.items():
+            os.environ.setdefault(name, value)
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, *map(str, (nodes, gpus, store_bytes))],
             stdin=subprocess.PIPE,

@@ -18,6 +18,8 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # Leave CUDA_VISIBLE_DEVICES alone for workers without a GPU; otherwise Ray warns about it.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Workers are as important as the process that waits for them; Ray's own choice is 15.
+    "RAY_worker_niceness": "0",
     # A loaded machine may take longer than Ray's own limit.
     "RAY_raylet_start_wait_time_s": "120",
 }
