@@ -69,13 +69,13 @@ def test_workers_that_keep_no_state_are_sent_it_again(train_for, straight, engin
 
 def test_a_state_travels_down_only_if_its_worker_does_not_have_it(train_for, engines):
     chosen, sizes = Method(Scaffold(), CoreSet(50)), {}
-    for cache in (256.0, 0.0):
+    for cache in (64.0, 0.0):
         engine = engines(1, cache_mb=cache)
         train_for(chosen, 5, engine=engine)
         sizes[cache] = engine.traffic.down_bytes
         up = engine.traffic.up_bytes
     # Four clients with five core sets of 50 samples in 5 dimensions.
-    assert sizes[0.0] - sizes[256.0] > 4 * 4 * 50 * 5 * 4
+    assert sizes[0.0] - sizes[64.0] > 4 * 4 * 50 * 5 * 4
     assert up < 2 * 4 * 50 * (5 * 4 + 8) + 2**14
 
 

@@ -56,14 +56,15 @@ def watched(task, tmp_path):
 def killed_in(watched, train_rounds):
     """Train and call a function in the middle of every round but the first; count the workers lost."""
 
-    def killed_in(engine, rounds, strike):
+    def killed_in(engine, rounds, strike, *, all_workers=True):
         lost, last, chance = 0, None, random.Random(0)
         snapshots = train_rounds(STATEFUL, rounds=rounds, engine=engine, task=watched)
         for last in snapshots:
             lost += engine.traffic.lost
             if last.round == rounds:
                 break
-            wait_for_workers(engine)
+            if all_workers or last.round == 1:
+                wait_for_workers(engine)
             watched.hold()
             thread = threading.Thread(
                 target=strike_when_busy, args=(watched, strike, last.round, chance)
@@ -120,7 +121,12 @@ def test_a_node_that_does_not_come_back_is_not_needed(
     watched, killed_in, cluster, engines, train_for
 ):
     engine = engines(3, task=watched)
-    last, lost = killed_in(engine, 4, lambda round_: cluster.kill(1) if round_ == 1 else None)
+
+    def strike(round_):
+        if round_ == 1:
+            cluster.kill(1)
+
+    last, lost = killed_in(engine, 4, strike, all_workers=False)
     cluster.add(1)
     assert lost
     assert same(last, train_for(STATEFUL, 4))

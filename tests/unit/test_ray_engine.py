@@ -16,7 +16,7 @@ from chronofed.engines.ray import connect as connecting
 from chronofed.engines.ray import engine as ray_engine
 from chronofed.engines.ray.placement import Placement
 from chronofed.engines.ray.queues import PartQueues, Queues, home
-from chronofed.engines.ray.states import Change
+from chronofed.engines.ray.states import Change, own
 from chronofed.engines.ray.worker import KeptStates
 from chronofed.engines.shared_memory import Parcel
 from chronofed.methods.memories import MemoryItem
@@ -120,6 +120,21 @@ def test_a_worker_keeps_the_states_used_last():
     assert kept.clients() == [0, 2]
     assert kept.get(1) is None
     KeptStates(0).put(0, state(0))
+
+
+@pytest.mark.parametrize("size", [3, 2**15])
+def test_a_kept_state_keeps_nothing_else_in_memory(size):
+    whole = torch.arange(4.0 * size)
+    kept = KeptStates(2**20)
+    kept.put_all({k: ClientState({"c": whole[k * size : (k + 1) * size]}) for k in range(4)})
+    for k in range(4):
+        tensor = kept.get(k).backbone_state["c"]
+        assert torch.equal(tensor, whole[k * size : (k + 1) * size])
+        assert tensor.data_ptr() != whole[k * size :].data_ptr()
+    parcel = Parcel.of({"small": torch.ones(2), "large": torch.ones(1000)}, "test").load()
+    copy = own(ClientState({"small": parcel["small"]}, (item(1),)))
+    assert copy.backbone_state["small"].data_ptr() != parcel["small"].data_ptr()
+    assert torch.equal(copy.items[0].record["x"], item(1).record["x"])
 
 
 def test_a_state_is_placed_until_the_driver_has_another():

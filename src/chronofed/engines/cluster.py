@@ -18,4 +18,4 @@ class Cluster(Config):
 
     address: str = LOCAL
     gpus: NonNegative = 0.0
-    cache_mb: NonNegative = 256.0
+    cache_mb: NonNegative = 64.0

@@ -19,6 +19,7 @@ from chronofed.engines.ray.connect import connect, total_workers
 from chronofed.engines.ray.placement import Placement
 from chronofed.engines.ray.pool import Exchanged, Member, WorkerPool
 from chronofed.engines.ray.queues import MOST, PartQueues, Queues
+from chronofed.engines.ray.states import own, own_record
 from chronofed.engines.ray.worker import Assignment, Replies, Reply
 from chronofed.methods.method import Method
 from chronofed.scenarios.base import Plan
@@ -175,8 +176,11 @@ class RayEngine(WholeRounds):
         if isinstance(reply, Exception):
             return reply
         result, change = reply
+        # Uploads are gone after the round; these may stay.
+        result = replace(result, record=own_record(result.record), probe=own_record(result.probe))
         if change is None:
             return result, None
+        change = replace(change, state=own(change.state))
         self._placement.propose(client, member.name)
         before = self.client_states[client].items if change.uses_old else ()
         return result, change.applied(before)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from chronofed.clients.state import ClientState
+from chronofed.core.types import Record
 from chronofed.methods.memories import MemoryItem
 
 
@@ -38,6 +39,17 @@ class Change:
         new = self.state.items
         items = tuple(before[k] if k >= 0 else new[-1 - k] for k in self.places)
         return replace(self.state, items=items)
+
+
+def own(state: ClientState) -> ClientState:
+    """Copy a state, which may be a part of a parcel: one tensor that is kept would keep the whole parcel."""
+    items = tuple(replace(item, record=own_record(item.record)) for item in state.items)
+    return ClientState(own_record(state.backbone_state), items, own_record(state.optimizer_state))
+
+
+def own_record(record: Record) -> Record:
+    """Copy the tensors of a record."""
+    return {name: tensor.clone() for name, tensor in record.items()}
 
 
 def _place(item: MemoryItem, old: dict[int, int], new: list[MemoryItem]) -> int:

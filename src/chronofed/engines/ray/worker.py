@@ -17,11 +17,16 @@ from chronofed.core.types import Objective, Task
 from chronofed.engines.base import Job, answer, keep_freed_memory
 from chronofed.engines.processes import explained
 from chronofed.engines.ray.connect import this_node
-from chronofed.engines.ray.states import Change
+from chronofed.engines.ray.states import Change, own
 from chronofed.engines.shared_memory import Parcel
 from chronofed.methods.method import Method
 from chronofed.scenarios.base import Visit
 
+SMALL_BYTES = 2**16
+"""States below this size are kept batch by batch in one block.
+
+Between large tensors that come and go, small ones that stay would leave gaps, too small for the next large one.
+"""
 Common: TypeAlias = tuple[Exchange, Method, Order, bool]
 """What all orders of an exchange share, and whether workers add up what a batch uploads."""
 Reply: TypeAlias = tuple[Result, Change | None] | Exception | None
@@ -76,6 +81,15 @@ class KeptStates:
         """Return the clients whose states are here."""
         return list(self._states)
 
+    def put_all(self, states: dict[int, ClientState]) -> None:
+        """Keep the states of a batch, with memory of their own."""
+        small = {client: each for client, each in states.items() if _size(each) < SMALL_BYTES}
+        kept = Parcel.of(small, "states").load() | {
+            client: own(each) for client, each in states.items() if client not in small
+        }
+        for client, each in kept.items():
+            self.put(client, each)
+
     def get(self, client: int) -> ClientState | None:
         """Return a client's state, if it is still here."""
         if client not in self._states:
@@ -86,7 +100,7 @@ class KeptStates:
     def put(self, client: int, state: ClientState) -> None:
         """Keep a client's state."""
         self.forget(client)
-        size = sum(tensor.untyped_storage().nbytes() for _, tensor in named_tensors(state))
+        size = _size(state)
         self._states[client] = state, size
         self._total += size
         while self._total > self._limit_bytes:
@@ -154,26 +168,28 @@ class Worker:
         missing = [each.client for each in todo if each.kept and states[each.client] is None]
         if missing:
             return Parcel.of(Replies(dict.fromkeys(missing)), "missing")
-        replies, lowest = dict[int, Reply](), sys.maxsize
+        replies, lowest, after = dict[int, Reply](), sys.maxsize, dict[int, ClientState]()
         for each in todo:
             if each.client < lowest:
                 job = _job(each, method, order, states[each.client])
-                replies[each.client] = reply = self._reply(job, exchange)
+                replies[each.client] = reply = self._reply(job, exchange, after)
                 lowest = each.client if isinstance(reply, Exception) else lowest
+        self._states.put_all(after)
         added = _add_up(replies, method) if adds_up else Replies(replies)
         return Parcel.of(replace(added, seconds=self._timer.drain()), "result")
 
     def _state(self, each: Assignment) -> ClientState | None:
         return self._states.get(each.client) if each.kept else each.client_state
 
-    def _reply(self, job: Job, exchange: Exchange) -> Reply:
+    def _reply(self, job: Job, exchange: Exchange, kept: dict[int, ClientState]) -> Reply:
+        """Serve a client; add its next state to those to keep."""
         try:
             result, after = self._answer(job, exchange)
         except Exception as error:
             return explained(error)
         if after is None or not (job.method.stateful or after.optimizer_state):
             return result, None
-        self._states.put(job.order.client, after)
+        kept[job.order.client] = after
         return result, Change.between(job.client_state, after)
 
     def _answer(self, job: Job, exchange: Exchange) -> tuple[Result, ClientState | None]:
@@ -187,6 +203,10 @@ class Worker:
         if self._common is None or self._common[0] != number:
             self._common = number, parcel.load()
         return self._common[1]
+
+
+def _size(state: ClientState) -> int:
+    return sum(tensor.nbytes for _, tensor in named_tensors(state))
 
 
 def _add_up(replies: dict[int, Reply], method: Method) -> Replies:
