@@ -23,7 +23,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def cluster():
-    made = LocalCluster(NODES)
+    # GPUs that only Ray believes in.
+    made = LocalCluster(NODES, gpus=1)
     yield made
     made.close()
 

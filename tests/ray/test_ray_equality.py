@@ -112,6 +112,17 @@ def test_partial_sums_of_workers_are_those_of_serial(workers, task, train_for, e
         assert engine.traffic.batches == 2
 
 
+def test_workers_may_share_gpus(train_for, straight, engines):
+    """The GPUs are not real, so models stay on the CPU."""
+    chosen = Method(Scaffold(), CoreSet(5))
+    engine = engines(3, gpus=0.5)
+    assert same(train_for(chosen, ROUNDS, engine=engine), straight(chosen, ROUNDS))
+    visible = look(engine, lambda worker: os.environ["CUDA_VISIBLE_DEVICES"])
+    assert len(visible) == 3
+    # Each node has one, with the number 0.
+    assert set(visible) == {"0"}
+
+
 def test_partial_sums_of_buffers_agree(data, train_for, engines):
     task = Classification(data, Custom(f"{__name__}:with_dropout"))
     result = train_for(Method(), ROUNDS, engine=engines(task=task), task=task, partial_sums=2)
