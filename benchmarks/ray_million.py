@@ -34,6 +34,8 @@ from tests.helpers.ray_cluster import LocalCluster
 
 SAMPLES, EACH, KEPT = 60_000, 20, 5
 MB = 2**20
+# Small enough to be full within the rounds that are measured.
+CACHE_MB = 16
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,8 @@ def measure(options, cluster: LocalCluster, parts: int) -> list[dict]:
     scenario = Scenario(Pool(options.clients), Everyone(), options.cohort)
     method, train = Method(FedAvg(), CoreSet(size=KEPT)), Train(lr=0.05, batch_size=20, epochs=1)
     with tempfile.TemporaryDirectory() as folder:
-        states = StateCache(64 * MB, Path(folder))
-        settings = Cluster(cluster.address, cache_mb=64)
+        states = StateCache(CACHE_MB * MB, Path(folder))
+        settings = Cluster(cluster.address, cache_mb=CACHE_MB)
         engine = RayEngine(task, 3, states, cluster=settings)
         with closing(engine):
             begin = time.perf_counter()

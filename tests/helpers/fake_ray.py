@@ -1,6 +1,5 @@
 """Ray without Ray: actors in this process, which answer when they are asked, and die when they are told."""
 
-from collections import deque
 from itertools import count
 from types import SimpleNamespace
 
@@ -17,8 +16,9 @@ class FakeRay:
     """As much of the module as the engine uses.
 
     Attributes:
-        deaths: Numbers of calls, counted over all actors, whose actor dies instead of answering.
-        calls: Names of the methods that were called.
+        deaths: Numbers of calls of ``serve``, counted over all actors, whose actor dies instead of answering.
+        unborn: Numbers of actors that never start.
+        calls: The calls of ``serve``.
     """
 
     exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
@@ -26,9 +26,7 @@ class FakeRay:
     def __init__(self, deaths=(), unborn=()):
         self.deaths, self.unborn = set(deaths), set(unborn)
         self.calls: list[str] = []
-        self._number, self._born = count(), count()
-        self._waiting: deque[int] = deque()
-        self._work: dict[int, object] = {}
+        self._born = count()
 
     def is_initialized(self):
         return True
@@ -76,8 +74,10 @@ class _Actor:
         return answer
 
     def _answer(self, name, arguments):
+        if name in ("node", "run") and not self.alive:
+            return RayError("never started")
         if name == "node":
-            return "here" if self.alive else RayError("never started")
+            return "here"
         if name == "serve":
             self._ray.calls.append(name)
             self.alive &= len(self._ray.calls) - 1 not in self._ray.deaths

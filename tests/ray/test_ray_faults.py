@@ -23,7 +23,7 @@ KILLS = 10
 STATEFUL = Method(Scaffold(), CoreSet(5))
 SPEC = """
 name = "killed"
-rounds = 30
+rounds = 300
 [model]
 kind = "mlp"
 hidden = [16]
@@ -37,11 +37,11 @@ kind = "scaffold"
 kind = "core-set"
 size = 10
 [train]
-steps = 40
+steps = 10
 lr = 0.1
 [evaluate]
-every = 2
-seen = 200
+every = 20
+seen = 50
 [checkpoint]
 every = 3
 """
@@ -194,7 +194,7 @@ def rounds_done(directory: RunDirectory) -> int:
 
 
 def test_a_cluster_of_its_own_ends_with_its_driver(workdir):
-    (workdir / "spec.toml").write_text(SPEC.replace("rounds = 30", "rounds = 3000"))
+    (workdir / "spec.toml").write_text(SPEC.replace("rounds = 300", "rounds = 30000"))
     process = chronofed("run", "spec.toml", "-o", "killed", "--engine", "ray", "--workers", 2, "-q")
     wait_until(lambda: rounds_done(RunDirectory(workdir / "killed")) > 0, "a checkpoint")
     started = [pid for pid in descendants(process.pid) if "ray" in title(pid)]
