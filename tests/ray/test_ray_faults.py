@@ -175,6 +175,7 @@ def test_drivers_die_and_resume(workdir, cluster, engines):
     for _ in range(KILLS):
         wait_until(partial(advanced, process, directory, rounds_done(directory)), "a checkpoint")
         time.sleep(chance.uniform(0, 0.2))
+        assert process.poll() is None, process.stderr.read()
         process.kill()
         process.communicate()
         assert directory.state != "finished"
@@ -196,7 +197,8 @@ def rounds_done(directory: RunDirectory) -> int:
 def test_a_cluster_of_its_own_ends_with_its_driver(workdir):
     (workdir / "spec.toml").write_text(SPEC.replace("rounds = 300", "rounds = 30000"))
     process = chronofed("run", "spec.toml", "-o", "killed", "--engine", "ray", "--workers", 2, "-q")
-    wait_until(lambda: rounds_done(RunDirectory(workdir / "killed")) > 0, "a checkpoint")
+    wait_until(partial(advanced, process, RunDirectory(workdir / "killed"), 0), "a checkpoint")
+    assert process.poll() is None, process.stderr.read()
     started = [pid for pid in descendants(process.pid) if "ray" in title(pid)]
     assert any("raylet" in title(pid) for pid in started)
     process.kill()
