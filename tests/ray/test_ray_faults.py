@@ -23,7 +23,7 @@ KILLS = 10
 STATEFUL = Method(Scaffold(), CoreSet(5))
 SPEC = """
 name = "killed"
-rounds = 300
+rounds = 120
 [model]
 kind = "mlp"
 hidden = [16]
@@ -195,7 +195,7 @@ def rounds_done(directory: RunDirectory) -> int:
 
 
 def test_a_cluster_of_its_own_ends_with_its_driver(workdir):
-    (workdir / "spec.toml").write_text(SPEC.replace("rounds = 300", "rounds = 30000"))
+    (workdir / "spec.toml").write_text(SPEC.replace("rounds = 120", "rounds = 30000"))
     process = chronofed("run", "spec.toml", "-o", "killed", "--engine", "ray", "--workers", 2, "-q")
     wait_until(partial(advanced, process, RunDirectory(workdir / "killed"), 0), "a checkpoint")
     assert process.poll() is None, process.stderr.read()

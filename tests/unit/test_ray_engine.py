@@ -82,10 +82,13 @@ def test_a_client_with_a_state_has_a_worker_of_its_own():
 
 def test_clients_of_a_dead_worker_come_back_one_by_one():
     queues = Queues(orders(*range(8)), 1, sticky=False)
-    queues.put_back(orders(8, 9))
-    assert [numbers(queues.take(0)) for _ in range(3)] == [[8], [9], [0, 1]]
+    queues.put_back(orders(8, 9), apart=True)
+    queues.put_back(orders(1, 11), apart=False)
+    assert len(queues) == 12
+    assert [numbers(queues.take(0)) for _ in range(4)] == [[8], [9], [1, 11], [0, 1]]
+    queues.put_back(orders(1, 11), apart=False)
     queues.drop_above(4)
-    assert numbers(queues.take(0) + queues.take(0)) == [2, 3]
+    assert numbers(queues.take(0) + queues.take(0) + queues.take(0)) == [1, 2, 3]
     assert not len(queues)
 
 
@@ -93,7 +96,7 @@ def test_a_part_is_one_batch():
     parts = {0: orders(0, 2), 1: orders(1, 3)}
     queues = PartQueues(parts, 2)
     first = queues.take(0)
-    queues.put_back(first)
+    queues.put_back(first, apart=True)
     assert sorted(numbers(queues.take(0) + queues.take(0))) == [0, 1, 2, 3]
     assert queues.take(0) == []
     queues = PartQueues(parts, 2)

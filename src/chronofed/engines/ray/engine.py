@@ -133,7 +133,8 @@ class RayEngine(WholeRounds):
                 if self._served(replies):
                     yield from self._noted(queues, member, replies)
                 else:
-                    queues.put_back(batch)
+                    # Without a reply the worker died, and one of the clients may be the reason.
+                    queues.put_back(batch, apart=not replies.by_client)
         self._pool.end()
         logger.info("round %d: %s", plan.round, self.traffic)
 

@@ -1,7 +1,7 @@
 """Which worker serves which clients next: every client has its own worker, and idle workers help out."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from chronofed.clients.messages import Order
 
@@ -31,32 +31,38 @@ class Queues:
         self, orders: Sequence[Order], workers: int, sticky: bool, most: int = MOST
     ) -> None:
         self._own: list[deque[Order]] = [deque() for _ in range(workers)]
-        self._single: deque[Order] = deque()
+        self._again: deque[list[Order]] = deque()
         self._most = most
         for k, order in enumerate(orders):
             self._own[home(order.client, workers) if sticky else k % workers].append(order)
 
     def __len__(self) -> int:
-        return len(self._single) + sum(map(len, self._own))
+        return sum(map(len, self._again)) + sum(map(len, self._own))
 
     def take(self, worker: int) -> list[Order]:
         """Return the next batch of a worker: of its own clients, or of the worker that has most left."""
-        if self._single:
-            return [self._single.popleft()]
+        if self._again:
+            return self._again.popleft()
         queue = self._own[worker] or max(self._own, key=len)
         count = min(max(len(queue) // SHARE, 1), self._most, len(queue))
         return [queue.popleft() for _ in range(count)]
 
-    def put_back(self, batch: Sequence[Order]) -> None:
-        """Queue orders again, one in a batch: if one of them brings its worker down, the others are spared."""
-        self._single.extend(batch)
+    def put_back(self, batch: Sequence[Order], *, apart: bool) -> None:
+        """Queue a batch again, before all others.
+
+        Args:
+            batch: The orders.
+            apart: Make each of them a batch of its own: if one brought its worker down, the others are spared.
+        """
+        self._again.extend([order] for order in batch) if apart else self._again.append(list(batch))
 
     def drop_above(self, client: int) -> None:
         """Leave out clients with higher numbers: a failure decides the outcome of the round."""
-        for queue in (self._single, *self._own):
+        for queue in self._own:
             kept = [order for order in queue if order.client < client]
             queue.clear()
             queue.extend(kept)
+        self._again = deque(_below(self._again, client))
 
 
 class PartQueues:
@@ -80,19 +86,17 @@ class PartQueues:
         queue = self._own[worker] or max(self._own, key=len)
         return queue.popleft() if queue else []
 
-    def put_back(self, batch: Sequence[Order]) -> None:
-        """Queue a part again, all of it."""
+    def put_back(self, batch: Sequence[Order], *, apart: bool) -> None:
+        """Queue a part again, in any case all of it."""
         self._own[0].appendleft(list(batch))
 
     def drop_above(self, client: int) -> None:
         """Leave out clients with higher numbers: a failure decides the outcome of the round."""
-        for queue in self._own:
-            kept = list(self._below(queue, client))
-            queue.clear()
-            queue.extend(kept)
+        self._own = [deque(_below(queue, client)) for queue in self._own]
 
-    @staticmethod
-    def _below(queue: deque[list[Order]], client: int) -> Iterator[list[Order]]:
-        for part in queue:
-            if below := [order for order in part if order.client < client]:
-                yield below
+
+def _below(batches: Iterable[list[Order]], client: int) -> Iterator[list[Order]]:
+    """Yield batches without the clients from a number on, and without those that are empty then."""
+    for batch in batches:
+        if below := [order for order in batch if order.client < client]:
+            yield below
