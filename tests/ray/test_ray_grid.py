@@ -63,7 +63,7 @@ def test_one_that_fails_or_is_killed_does_not_stop_the_others(workdir, cluster, 
 
     def kill(number, progress):
         if number == 1 and progress.round == 1:
-            for pid in cluster.workers("ray::RunWorker.run"):
+            for pid in cluster.workers("ray::RunWorker"):
                 os.kill(pid, signal.SIGKILL)
 
     good, dead = grid.run_all(runs(workdir / "a", BASE, endless), 1, on_round=kill, cluster=on)

@@ -26,7 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--engines",
         nargs="+",
         metavar="ENGINE",
-        help="engines to time, by name or package.module:Class (default: all)",
+        help="engines to time, by name or package.module:Class (default: all of one machine)",
     )
     add_workers(parser, "one for each core")
     text = "rounds to time on each engine (default 7)"
