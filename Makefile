@@ -110,7 +110,7 @@ $(VENV)-flower/.done: pyproject.toml constraints.txt
 
 $(VENV)-ray/.done: pyproject.toml constraints.txt
 	test -x $(VENV)-ray/bin/python || $(PYTHON) -m venv $(VENV)-ray
-	$(VENV)-ray/bin/python $(INSTALL) --constraint constraints.txt --editable '.[ray]' pytest
+	$(VENV)-ray/bin/python $(INSTALL) --constraint constraints.txt --editable '.[ray,sweep]' pytest
 	touch $@
 
 clean:
