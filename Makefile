@@ -11,7 +11,7 @@ TORCH := torch==2.13.0
 # Compiled sources and tests: the second call is faster.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-product test-corpus test-kills test-oldest test-newest test-flower test-browser hooks lint types docs unit clean
+.PHONY: demo test test-all test-product test-corpus test-kills test-oldest test-newest test-flower test-ray test-browser hooks lint types docs unit clean
 
 demo: $(VENV)/.core
 	$(BIN)/chronofed demo
@@ -42,6 +42,10 @@ test-newest: $(VENV)-newest/.done
 test-flower: $(VENV)-flower/.done
 	CHRONOFED_TEST_FLOWER=1 FLWR_TELEMETRY_ENABLED=0 OMP_NUM_THREADS=1 \
 		$(VENV)-flower/bin/python -m pytest tests/flower
+
+# Real Ray clusters of three nodes on this machine, in an environment of their own.
+test-ray: $(VENV)-ray/.done
+	OMP_NUM_THREADS=1 $(VENV)-ray/bin/python -m pytest tests/ray
 
 # Bad inputs, damaged run directories, mutated messages and client stores; `make test` tries some of them.
 test-corpus: $(VENV)/.dev
@@ -102,6 +106,11 @@ $(VENV)-newest/.done: pyproject.toml
 $(VENV)-flower/.done: pyproject.toml constraints.txt
 	test -x $(VENV)-flower/bin/python || $(PYTHON) -m venv $(VENV)-flower
 	$(VENV)-flower/bin/python $(INSTALL) --constraint constraints.txt --editable '.[flower,plot]' pytest
+	touch $@
+
+$(VENV)-ray/.done: pyproject.toml constraints.txt
+	test -x $(VENV)-ray/bin/python || $(PYTHON) -m venv $(VENV)-ray
+	$(VENV)-ray/bin/python $(INSTALL) --constraint constraints.txt --editable '.[ray,sweep]' pytest
 	touch $@
 
 clean:

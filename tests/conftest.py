@@ -60,7 +60,15 @@ def train_rounds(task, scenario):
     """Start a run and return an iterator of its snapshots."""
 
     def train_rounds(
-        method: Method, *, rounds=None, start=None, engine=None, seed=0, settings=None, **others
+        method: Method,
+        *,
+        rounds=None,
+        start=None,
+        engine=None,
+        seed=0,
+        settings=None,
+        partial_sums=None,
+        **others,
     ):
         world = {"scenario": scenario, "task": task} | others
         return run(
@@ -73,6 +81,7 @@ def train_rounds(task, scenario):
             seed=seed,
             start=start,
             server_samples=server_samples(method, world["task"]),
+            partial_sums=partial_sums,
         )
 
     return train_rounds

@@ -29,7 +29,9 @@ from chronofed.engines.base import Engine as Engine
 from chronofed.engines.base import LocalEngine as LocalEngine
 from chronofed.engines.base import one_thread as one_thread
 from chronofed.engines.batched.engine import BatchedEngine as BatchedEngine
+from chronofed.engines.cluster import Cluster as Cluster
 from chronofed.engines.processes import ProcessEngine as ProcessEngine
+from chronofed.engines.ray.engine import RayEngine as RayEngine
 from chronofed.engines.serial import SerialEngine as SerialEngine
 from chronofed.engines.threads import ThreadEngine as ThreadEngine
 from chronofed.methods.accountant import epsilon as privacy_epsilon

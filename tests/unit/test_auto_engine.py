@@ -80,7 +80,7 @@ def test_engines_get_what_they_need(task, kind, expected):
 
 
 def test_every_engine_is_one_row_of_a_table(task):
-    assert {AUTO, *ENGINES} == {"auto", "serial", "threads", "processes", "batched"}
+    assert {AUTO, *ENGINES} == {"auto", "serial", "threads", "processes", "batched", "ray"}
     for name, cls in ENGINES.items():
         assert cls.summary
         assert find_engine(name) is cls is find_engine(f"{cls.__module__}:{cls.__name__}")

@@ -24,7 +24,7 @@ from chronofed.runs.checkpoint import RunPoint
 from chronofed.runs.checkpoint_writer import CheckpointWriter
 from chronofed.runs.spec import Checkpoint, on_engine
 from chronofed.studies import grid
-from chronofed.studies.grid import GridRun
+from chronofed.studies.one_run import GridRun
 from chronofed.training.evaluate import Evaluate
 from tests.helpers.waiting import wait_until
 

@@ -161,7 +161,7 @@ def test_an_error_that_cannot_travel_is_told():
     class Local(Exception):
         """Nobody else can import it."""
 
-    error = processes._explained(Local("what happened"))
+    error = processes.explained(Local("what happened"))
     assert type(error) is RuntimeError
     assert str(error) == "Local: what happened"
 

@@ -26,7 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--engines",
         nargs="+",
         metavar="ENGINE",
-        help="engines to time, by name or package.module:Class (default: all)",
+        help="engines to time, by name or package.module:Class (default: all of one machine)",
     )
     add_workers(parser, "one for each core")
     text = "rounds to time on each engine (default 7)"
@@ -107,13 +107,13 @@ def _measure(name: str, options: Namespace, best: float) -> list[dict[str, Any]]
     import random
     from contextlib import ExitStack
 
-    from chronofed.engines.auto import AUTO, ENGINES
+    from chronofed.engines.auto import AUTO
 
     program = [sys.executable, "-m", "chronofed.studies.bench", name]
     with ExitStack() as stack:
         processes = [
             stack.enter_context(_Process(engine, [*program, engine, str(options.workers or 0)]))
-            for engine in options.engines or (AUTO, *ENGINES)
+            for engine in options.engines or (AUTO, *_on_one_machine())
             if engine != "batched" or name in ("A", "B")
         ]
         order = random.Random(0)
@@ -121,6 +121,13 @@ def _measure(name: str, options: Namespace, best: float) -> list[dict[str, Any]]
             for process in order.sample(processes, len(processes)):
                 process.round()
     return [_row(name, process, best) for process in processes]
+
+
+def _on_one_machine() -> list[str]:
+    """Return the names of the engines that need no cluster; others have to be asked for."""
+    from chronofed.engines.auto import ENGINES
+
+    return [name for name, cls in ENGINES.items() if not cls.clustered]
 
 
 def _row(name: str, process: _Process, best: float) -> dict[str, Any]:

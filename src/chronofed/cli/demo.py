@@ -47,7 +47,8 @@ def run(options: Namespace) -> int:
     from chronofed.reports.terminal.comparison import comparison
     from chronofed.reports.web.page import write_report
     from chronofed.runs import RunDirectory
-    from chronofed.studies.grid import GridRun, run_all
+    from chronofed.studies.grid import run_all
+    from chronofed.studies.one_run import GridRun
 
     folder = options.output or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
     timer = time.perf_counter()

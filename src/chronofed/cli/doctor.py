@@ -14,6 +14,7 @@ EXTRAS = {
     "pyarrow": "parquet",
     "optuna": "sweep",
     "flwr": "flower",
+    "ray": "ray",
     "tensorboard": "track",
     "onnx": "onnx",
     "playwright": "browser",

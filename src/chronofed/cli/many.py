@@ -10,8 +10,9 @@ from chronofed.cli.output import emit, emit_json, note, width
 from chronofed.core.errors import SpecError
 
 if TYPE_CHECKING:
+    from chronofed.engines.cluster import Cluster
     from chronofed.runs.runner import Progress
-    from chronofed.studies.grid import RunOutcome
+    from chronofed.studies.one_run import RunOutcome
     from chronofed.studies.recipe import RecipeCell
     from chronofed.studies.study import Study, StudyOutcome
 
@@ -42,7 +43,6 @@ def run_grid(options: Namespace) -> int:
     if options.samples:
         raise SpecError("--samples: draws the samples of one run; leave --seeds and --vary out")
     seeds = None if options.seeds is None else parse_seeds(options.seeds)
-    from chronofed.engines.base import usable_cores
     from chronofed.studies.study import Study
     from chronofed.studies.vary import Grid, Varied
 
@@ -50,8 +50,7 @@ def run_grid(options: Namespace) -> int:
     grid = Grid(options.spec, varied, options.set, options.data)
     cells = grid.cells(seeds, options.engine, options.workers, options.track)
     study = Study(options.output or Path("runs") / grid.name, options.data, named=True)
-    quiet = options.quiet or options.json
-    outcome = run_cells(study, cells, options.jobs or usable_cores(), quiet)
+    outcome = run_cells(study, cells, options)
     if outcome.done:
         _show(study, outcome.done, options)
     return tell_failures(outcome)
@@ -72,14 +71,16 @@ def _show(study: "Study", cells: "Sequence[RecipeCell]", options: Namespace) -> 
 
 
 def run_cells(
-    study: "Study", cells: "Sequence[RecipeCell]", jobs: int, quiet: bool
+    study: "Study",
+    cells: "Sequence[RecipeCell]",
+    options: Namespace,
 ) -> "StudyOutcome":
     """Run all cells under one progress bar; without a terminal, print a line for each that ends."""
     from chronofed.cli.progress import overall
     from chronofed.core.errors import IncompatibleError
 
     pending = study.pending(cells)
-    with overall(quiet) as bar:
+    with overall(options.quiet or options.json) as bar:
         bar.begin(len(pending))
 
         def on_round(number: int, at: "Progress") -> None:
@@ -89,7 +90,14 @@ def run_cells(
             if isinstance(outcome, IncompatibleError):
                 bar.drop(number)
 
-        return study.run(cells, jobs, on_round, on_end)
+        return study.run(cells, options.jobs, on_round, on_end, cluster_of(options))
+
+
+def cluster_of(options: Namespace) -> "Cluster | None":
+    """Return the cluster that shares the runs, if one is asked for."""
+    from chronofed.engines.cluster import Cluster
+
+    return None if options.address is None else Cluster(options.address)
 
 
 def tell_failures(outcome: "StudyOutcome") -> int:

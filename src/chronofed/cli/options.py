@@ -42,6 +42,15 @@ def add_engine(parser: ArgumentParser) -> None:
     add_workers(parser, "the spec's")
 
 
+def add_address(parser: ArgumentParser) -> None:
+    """Add the address of a cluster."""
+    text = (
+        "Ray cluster that shares the clients of a run with --engine ray, or whole runs where there are many: "
+        "auto, HOST:PORT, or local (default: this machine alone)"
+    )
+    parser.add_argument("--address", metavar="ADDRESS", help=text)
+
+
 def add_workers(parser: ArgumentParser, default: str) -> None:
     """Add the number of workers."""
     text = f"clients to train in parallel (default: {default})"

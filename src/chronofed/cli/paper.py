@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chronofed.cli.many import run_cells, tell_failures
-from chronofed.cli.options import add_data, add_json, add_quiet, check_counts, parse_seeds
+from chronofed.cli.options import (
+    add_address,
+    add_data,
+    add_json,
+    add_quiet,
+    check_counts,
+    parse_seeds,
+)
 from chronofed.cli.output import emit, emit_json, note
 from chronofed.core.errors import ChronofedError, RunError, SpecError
 
@@ -46,7 +53,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--runs", type=Path, default=RUNS, metavar="DIR", help=text)
     text = f"folder of the report (default: RUNS/report); of an export the file (default: RUNS/{ARCHIVE})"
     parser.add_argument("-o", "--output", type=Path, metavar="PATH", help=text)
-    for add in (add_data, add_quiet, add_json):
+    for add in (add_address, add_data, add_quiet, add_json):
         add(parser)
 
 
@@ -114,13 +121,11 @@ def _run(options: Namespace, recipes: "Sequence[tuple[str, Recipe]]") -> int:
 
     import msgspec
 
-    from chronofed.engines.base import usable_cores
     from chronofed.runs.built import check_device
     from chronofed.studies.study import Study
     from chronofed.studies.views import Commands
 
     check_device(options.device)
-    jobs = options.jobs or usable_cores()
     study = Study(options.runs, options.data)
     trained = [(name, recipe) for name, recipe in recipes if not _instant(recipe)]
     cells = [
@@ -128,7 +133,7 @@ def _run(options: Namespace, recipes: "Sequence[tuple[str, Recipe]]") -> int:
         for _, recipe in trained
         for cell in recipe.cells(options.scale, _seeds(recipe, options.scale, options))
     ]
-    outcome = run_cells(study, cells, jobs, options.quiet or options.json)
+    outcome = run_cells(study, cells, options)
     for name, recipe in recipes:
         if isinstance(recipe.view, Commands):
             _call(name, recipe.view, recipe, options.runs)

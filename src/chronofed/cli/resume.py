@@ -4,6 +4,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from chronofed.cli.options import (
+    add_address,
     add_data,
     add_engine,
     add_json,
@@ -21,7 +22,7 @@ HELP = "continue a run that was stopped"
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
-    for add in (add_engine, add_data, add_samples, add_track, add_quiet, add_json):
+    for add in (add_engine, add_address, add_data, add_samples, add_track, add_quiet, add_json):
         add(parser)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from chronofed.cli.many import add_grid, check_no_jobs, run_grid
 from chronofed.cli.options import (
+    add_address,
     add_data,
     add_engine,
     add_json,
@@ -36,7 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help=text)
     add_grid(parser)
-    for add in (add_engine, add_data, add_samples, add_track, add_quiet, add_json):
+    for add in (add_engine, add_address, add_data, add_samples, add_track, add_quiet, add_json):
         add(parser)
 
 
@@ -83,7 +84,7 @@ def changed(experiment: "Experiment", options: Namespace) -> "Experiment":
 
     from chronofed.runs.spec import on_engine
 
-    experiment = on_engine(experiment, options.engine, options.workers)
+    experiment = on_engine(experiment, options.engine, options.workers, options.address)
     return msgspec.structs.replace(experiment, track=options.track or experiment.track)
 
 

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from chronofed.cli.many import cluster_of
 from chronofed.cli.options import (
+    add_address,
     add_data,
     add_json,
     add_quiet,
@@ -15,7 +17,7 @@ from chronofed.cli.options import (
     parse_seeds,
 )
 from chronofed.cli.output import emit, emit_json, note
-from chronofed.core.errors import DivergedError
+from chronofed.core.errors import DivergedError, SpecError
 
 if TYPE_CHECKING:
     from chronofed.reports.tables import TextTable
@@ -50,13 +52,18 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--on-test", action="store_true", help=text)
     text = "folder of the runs (default: runs/sweep-NAME)"
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help=text)
-    for add in (add_data, add_quiet, add_json):
+    text = "with --address: trials at a time, none of which is stopped early (default 1)"
+    parser.add_argument("--at-once", type=int, metavar="N", help=text)
+    for add in (add_address, add_data, add_quiet, add_json):
         add(parser)
 
 
 def run(options: Namespace) -> int:
     """Tune settings; write the runs and the best spec."""
     check_counts(options, "trials", most=MOST_TRIALS)
+    check_counts(options, "at_once")
+    if options.at_once is not None and options.address is None:
+        raise SpecError("--at-once: only on a cluster; give --address, too")
     check_spec(options.spec)
     import shlex
 
@@ -73,6 +80,8 @@ def run(options: Namespace) -> int:
         options.measure,
         parse_seeds(options.seeds),
         "test" if options.on_test else "validation",
+        cluster_of(options),
+        options.at_once or 1,
     )
     sweep.check()
     sweep.open()

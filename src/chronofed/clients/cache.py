@@ -141,6 +141,11 @@ class StateCache(MutableMapping[int, ClientState]):
         with self._lock:
             return StateView(dict(self._handles))
 
+    def version(self, client: int) -> "weakref.ref[StateHandle] | None":
+        """Return a token that is the same, and refers to something, as long as the client's state is."""
+        handle = self._handles.get(client)
+        return None if handle is None else weakref.ref(handle)
+
     def adopt(self, client_states: Mapping[int, ClientState]) -> None:
         """Add client states; those of a view stay on disk, unread."""
         if not isinstance(client_states, StateView):

@@ -15,7 +15,9 @@ from chronofed.core.types import Task
 from chronofed.core.user_code import import_name
 from chronofed.engines.base import LocalEngine, usable_cores
 from chronofed.engines.batched.engine import BatchedEngine
+from chronofed.engines.cluster import Cluster
 from chronofed.engines.processes import ProcessEngine
+from chronofed.engines.ray.engine import RayEngine
 from chronofed.engines.serial import SerialEngine
 from chronofed.engines.threads import ThreadEngine
 from chronofed.methods.local import Train
@@ -26,8 +28,12 @@ ENGINES: Mapping[str, type[LocalEngine]] = {
     "serial": SerialEngine,
     "threads": ThreadEngine,
     "processes": ProcessEngine,
+    "ray": RayEngine,
 }
-"""Engines by name; ``auto`` takes the first one that supports the method and the number of workers."""
+"""Engines by name; ``auto`` takes the first one that supports the method and the number of workers.
+
+It never takes one that uses several machines: nobody has said that they are to be trusted.
+"""
 
 AUTO = "auto"
 
@@ -38,12 +44,13 @@ class EngineChoice:
 
     Attributes:
         engine: Its name, or its path.
-        workers: Number of clients, with ``batched`` groups of clients, to train in parallel.
+        workers: Number of clients, with ``batched`` groups of clients, to train in parallel; ``None`` for all
+            cores of a cluster.
         reason: The reason, in one line.
     """
 
     engine: str
-    workers: int
+    workers: int | None
     reason: str
 
     def build(
@@ -51,10 +58,15 @@ class EngineChoice:
         task: Task,
         client_states: MutableMapping[int, ClientState] | None = None,
         timer: PhaseTimer | None = None,
+        cluster: Cluster | None = None,
     ) -> LocalEngine:
         """Build the engine; the caller closes it."""
         cls = find_engine(self.engine)
-        return cls(task=task, workers=self.workers, client_states=client_states, timer=timer)
+        # Any other engine, also a user's own, knows nothing of clusters.
+        more = {"cluster": cluster} if cls.clustered else {}
+        return cls(
+            task=task, workers=self.workers, client_states=client_states, timer=timer, **more
+        )
 
 
 def check_name(name: str) -> str:
@@ -94,6 +106,7 @@ def choose(
     method: Method,
     cohort: int,
     train: Train | None = None,
+    cluster: Cluster | None = None,
 ) -> EngineChoice:
     """Return the requested engine, or for ``auto`` the fastest one.
 
@@ -107,6 +120,7 @@ def choose(
         method: The method.
         cohort: Number of clients of a round.
         train: How clients train; by default the default settings.
+        cluster: The machines to use, if they are given.
 
     Returns:
         The choice.
@@ -116,19 +130,25 @@ def choose(
         SpecError: If there is no such engine.
     """
     most, train = workers or usable_cores(), train or Train()
+    if cluster is not None and (name == AUTO or not find_engine(name).clustered):
+        raise IncompatibleError(
+            f"engine {name}: runs on this machine alone; leave out what says cluster or --address, or use ray"
+        )
     if name == AUTO:
         return _fastest(min(most, cohort), task, method, train)
     cls = find_engine(name)
     reason = cls.unsupported(method, task, train)
     if reason is not None:
         raise IncompatibleError(f"engine {name}: {reason}; use auto")
+    if cls.clustered:
+        return EngineChoice(name, workers, "as requested")
     return EngineChoice(name, min(most, cls.max_workers or most), "as requested")
 
 
 def _fastest(workers: int, task: Task, method: Method, train: Train) -> EngineChoice:
     passed_over: list[str] = []
     for name, cls in ENGINES.items():
-        if cls.max_workers is not None and workers > cls.max_workers:
+        if cls.clustered or (cls.max_workers is not None and workers > cls.max_workers):
             continue
         reason = cls.unsupported(method, task, train)
         if reason is None:

@@ -21,12 +21,11 @@ def longest_first(orders: Iterable[Order], plan: Plan) -> list[Order]:
     return sorted(orders, key=lambda o: (-len(plan.visits[o.client].indices), o.client))
 
 
-class ParallelEngine(LocalEngine):
-    """An engine with several workers.
+class WholeRounds(LocalEngine):
+    """An engine whose rounds succeed as a whole or not at all.
 
-    A round succeeds as a whole or not at all: client states are replaced only after every client has
-    answered. If clients fail, the error of the one with the lowest number is raised, for any number of
-    workers.
+    Client states are replaced only after every client has answered. If clients fail, the error of the one with
+    the lowest number is raised, for any number of workers.
     """
 
     def prepare(self, method: Method, orders: Iterable[Order], plan: Plan) -> Iterator[Result]:
@@ -57,12 +56,10 @@ class ParallelEngine(LocalEngine):
         """Have at least ``count`` workers, numbered from 0."""
 
     @abstractmethod
-    def _submit(self, worker: int, exchange: Exchange, job: Job) -> None:
-        """Give a job to an idle worker."""
-
-    @abstractmethod
-    def _next_outcome(self) -> tuple[int, int, Outcome]:
-        """Wait for any busy worker; return its number, its client and the outcome."""
+    def _outcomes(
+        self, exchange: Exchange, method: Method, queue: list[Order], plan: Plan
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Yield client and outcome; after a failure start only clients with a lower number."""
 
     def _max_in_flight(self, clients: int) -> int:
         """Return how many of a round's clients may be in flight when only few remain to be started.
@@ -88,6 +85,18 @@ class ParallelEngine(LocalEngine):
             if isinstance(outcome, BaseException):
                 raise outcome
         return [outcome for outcome in outcomes.values() if not isinstance(outcome, BaseException)]
+
+
+class ParallelEngine(WholeRounds):
+    """An engine with several workers, each of which has one client at a time."""
+
+    @abstractmethod
+    def _submit(self, worker: int, exchange: Exchange, job: Job) -> None:
+        """Give a job to an idle worker."""
+
+    @abstractmethod
+    def _next_outcome(self) -> tuple[int, int, Outcome]:
+        """Wait for any busy worker; return its number, its client and the outcome."""
 
     def _outcomes(
         self, exchange: Exchange, method: Method, queue: list[Order], plan: Plan

@@ -252,7 +252,7 @@ class _JobServer:
         try:
             outcome = self._serve(common, request)
         except Exception as error:
-            outcome = _explained(error)
+            outcome = explained(error)
         return dumps((outcome, self._timer.drain()), "result")
 
     def _serve(self, common: bytes, request: bytes) -> Answer:
@@ -269,7 +269,7 @@ class _JobServer:
         return answer(job.build_client(self._task, self._objective, self._timer), exchange)
 
 
-def _explained(error: Exception) -> Exception:
+def explained(error: Exception) -> Exception:
     """Return an error that can be pickled; with the traceback, unless its message is meant for the user."""
     trace = traceback.format_exc()
     frames = user_traceback(error)

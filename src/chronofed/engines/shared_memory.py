@@ -2,13 +2,15 @@
 
 This is the only module of the package that pickles. Unpickling runs code that the bytes name, so these bytes
 never cross a trust boundary: the parent writes them for processes that it started itself, on pipes that nobody
-else can open, and nothing here may read a file, a socket or a message of a client.
+else can open, and nothing here may read a file, a socket or a message of a client. The one exception is a
+:class:`Parcel`, which travels inside a Ray cluster; Ray itself pickles, so whoever uses it trusts all of it.
 
 Two things differ from plain pickle. Tensors travel by value: torch would move the caller's own tensors, and the
 NumPy views of them, to shared memory. And errors arrive whatever the signature of their constructors.
 """
 
 import io
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate
@@ -70,13 +72,8 @@ class SharedObject:
     @classmethod
     def of(cls, content: object, label: str) -> "SharedObject":
         """Copy an object's arrays to shared memory."""
-        buffers: list[Any] = []
-        # A callback that returned something true would keep the array inside.
-        pickled = dumps(content, label, buffers.append)
-        arrays = [np.frombuffer(buffer.raw(), dtype=np.uint8) for buffer in buffers]
-        starts = list(accumulate((_aligned(len(array)) for array in arrays), initial=0))
-        block = _allocate(max(starts[-1], 1))
-        slices = tuple(slice(s, s + len(a)) for s, a in zip(starts, arrays, strict=False))
+        pickled, arrays, slices, size = _out_of_band(content, label)
+        block = _allocate(size)
         for part, array in zip(slices, arrays, strict=True):
             block.numpy()[part] = array
         return cls(pickled, block, slices)
@@ -85,6 +82,61 @@ class SharedObject:
         """Return the object; its arrays are the shared ones."""
         memory = self.block.numpy()
         return loads(self.pickled, [memory[part] for part in self.slices])
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """An object whose arrays lie in one array, for the processes of a Ray cluster.
+
+    Attributes:
+        pickled: The object without its arrays.
+        block: The arrays, ``(bytes,)``.
+        slices: The part of ``block`` that each array occupies.
+    """
+
+    pickled: bytes
+    block: NDArray[np.uint8]
+    slices: tuple[slice, ...]
+
+    @classmethod
+    def of(cls, content: object, label: str) -> "Parcel":
+        """Copy an object's arrays into one."""
+        pickled, arrays, slices, size = _out_of_band(content, label)
+        block = np.zeros(size, dtype=np.uint8)
+        for part, array in zip(slices, arrays, strict=True):
+            block[part] = array
+        return cls(pickled, block, slices)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that travel, without a few for the slices."""
+        return len(self.pickled) + self.block.nbytes
+
+    def load(self) -> Any:
+        """Return the object, with arrays of its own."""
+        memory = torch.empty(len(self.block), dtype=torch.uint8).numpy()
+        memory[:] = self.block
+        return loads(self.pickled, [memory[part] for part in self.slices])
+
+    def view(self) -> Any:
+        """Return the object; its arrays are those of ``block``, which Ray shares: nobody may write to them."""
+        with warnings.catch_warnings():
+            # Torch has no tensors that are read-only.
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            return loads(self.pickled, [self.block[part] for part in self.slices])
+
+
+def _out_of_band(
+    content: object, label: str
+) -> tuple[bytes, list[NDArray[np.uint8]], tuple[slice, ...], int]:
+    """Pickle an object; return it with its arrays, their slices of one block, and the size of that."""
+    buffers: list[Any] = []
+    # A callback that returned something true would keep the array inside.
+    pickled = dumps(content, label, buffers.append)
+    arrays = [np.frombuffer(buffer.raw(), dtype=np.uint8) for buffer in buffers]
+    starts = list(accumulate((_aligned(len(array)) for array in arrays), initial=0))
+    slices = tuple(slice(s, s + len(a)) for s, a in zip(starts, arrays, strict=False))
+    return pickled, arrays, slices, max(starts[-1], 1)
 
 
 def _aligned(size: int) -> int:

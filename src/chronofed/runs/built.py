@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from chronofed.clients.deletion import check_deletions
+from chronofed.clients.partial_sums import check_summable
 from chronofed.core.errors import SpecError
 from chronofed.core.spec_io import to_table
 from chronofed.data.dataset import Dataset, EvaluateOn
@@ -90,7 +91,13 @@ class BuiltRun:
         cohort = self.scenario.clients if self.scenario.cohort is None else self.scenario.cohort
         settings = self.experiment
         return choose(
-            settings.engine, settings.workers, self.task, settings.method, cohort, settings.train
+            settings.engine,
+            settings.workers,
+            self.task,
+            settings.method,
+            cohort,
+            settings.train,
+            settings.cluster,
         )
 
 
@@ -239,6 +246,8 @@ def _check(built: BuiltRun) -> None:
     experiment, task, scenario = built.experiment, built.task, built.scenario
     check(experiment.method, scenario, built.rounds, experiment.train)
     check_task(experiment.method, regression=not task.data.classes)
+    if experiment.partial_sums is not None:
+        check_summable(experiment.method.composed)
     experiment.evaluate.check(scenario)
     experiment.evaluate.check_end(experiment.stop is None and built.rounds != FOREVER)
     if experiment.stop is not None:

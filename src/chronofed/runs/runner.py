@@ -12,7 +12,7 @@ from chronofed.core.errors import ChronofedError, RunError, SpecError, StorageEr
 from chronofed.core.spec_io import to_table
 from chronofed.core.timing import PhaseTimer
 from chronofed.core.user_code import user_frames_only
-from chronofed.engines.base import ManagedEngine
+from chronofed.engines.base import ManagedEngine, usable_cores
 from chronofed.models.supervised import SupervisedTask
 from chronofed.runs.built import BuiltRun, build
 from chronofed.runs.checkpoint_writer import CheckpointWriter
@@ -286,13 +286,19 @@ def _make_engine(
     engine_factory: EngineFactory | None,
 ) -> tuple[ManagedEngine, int]:
     """Make the engine and record which; return it with the number of workers for evaluations."""
+    engine: ManagedEngine
     if engine_factory is not None:
         engine, workers = engine_factory(built.task, timer), 1
         about = {"engine": type(engine).__name__, "reason": "clients are on other machines"}
     else:
         choice = built.choose_engine()
         states = StateCache(built.experiment.state_cache_bytes, directory.path)
-        engine, workers = choice.build(built.task, states, timer), choice.workers
+        local = choice.build(built.task, states, timer, built.experiment.cluster)
+        engine, workers = local, choice.workers or local.workers
+        if local.clustered:
+            # A cluster has cores that are not here, where the model is evaluated.
+            choice = replace(choice, workers=local.workers)
+            workers = min(workers, usable_cores())
         about = asdict(choice)
     directory.record_engine({"round": done, **about})
     return engine, workers
@@ -335,6 +341,7 @@ def _snapshots(
         timer=timer,
         checked=True,
         server_samples=built.server_samples,
+        partial_sums=settings.partial_sums,
     )
     with user_frames_only():
         yield from snapshots

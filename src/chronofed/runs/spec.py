@@ -17,6 +17,7 @@ from chronofed.core.spec_io import to_table
 from chronofed.data.dataset import Dataset, DataSettings
 from chronofed.data.settings import Images
 from chronofed.engines.auto import AUTO, check_name
+from chronofed.engines.cluster import Cluster
 from chronofed.methods.local import Train
 from chronofed.methods.method import Method
 from chronofed.models.augment import crop_and_flip
@@ -41,6 +42,7 @@ NO_RESULT = (
     "state_cache_mb",
     "device",
     "track",
+    "cluster",
 )
 """Settings that do not decide the result."""
 UNSET: Mapping[str, object] = {"loss": None, "head": None, "keep_logits": 0.0}
@@ -103,11 +105,16 @@ class Experiment(Config):
         engine: Engine that trains the clients; results do not depend on it, but ``batched`` rounds differently.
             ``auto``: the fastest for the model, the cohort and the machine. ``serial``: one client after
             another. ``threads`` and ``processes``: several in parallel. ``batched``: all clients of a round as
-            one program, for linear models and MLPs. Or your own, as ``package.module:Class``
-            (:mod:`chronofed.engines.base`).
+            one program, for linear models and MLPs. ``ray``: on several machines (``cluster``). Or your own,
+            as ``package.module:Class`` (:mod:`chronofed.engines.base`).
         workers: Clients to train in parallel; by default as many as there are cores.
         state_cache_mb: Megabytes of what clients keep that stay in memory; the rest waits on disk. By default
             all stays in memory.
+        cluster: The machines of an engine that uses several, which is ``ray``.
+        partial_sums: Number of parts in which the uploads of a round are added up: every client belongs to one,
+            by its number; the clients of a part are added first, on ``ray`` by the workers, and then the parts.
+            So less travels, and rounding differs a little from the default, in which one client is added after
+            another. The result does not depend on the engine either way.
         device: Where models are, as torch names it, such as ``cuda``.
         track: Tracker that logs every evaluation: ``tensorboard``, or your own adapter as
             ``package.module:factory`` (:mod:`chronofed.runs.tracking`).
@@ -131,6 +138,8 @@ class Experiment(Config):
     engine: str = AUTO
     workers: Workers | None = None
     state_cache_mb: Positive | None = None
+    cluster: Cluster | None = None
+    partial_sums: Count | None = None
     device: str = "cpu"
     track: str | None = None
     stop: Stop | None = None
@@ -163,6 +172,9 @@ class Experiment(Config):
         content = to_table(self)
         for key in NO_RESULT:
             content.pop(key, None)
+        if self.partial_sums is None:
+            # As before there was this setting.
+            del content["partial_sums"]
         text = json.dumps({**content, "method": _without_unset(content["method"])}, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
 
@@ -183,8 +195,10 @@ def directory_name(experiment: Experiment) -> str:
     return f"{safe[:LONGEST_NAME]}-{experiment.fingerprint()}-s{experiment.seed}"
 
 
-def on_engine(experiment: Experiment, engine: str | None, workers: int | None) -> Experiment:
-    """Replace the engine and the number of workers of an experiment, where they are given.
+def on_engine(
+    experiment: Experiment, engine: str | None, workers: int | None, address: str | None = None
+) -> Experiment:
+    """Replace the engine, its workers and its cluster's address in an experiment, where they are given.
 
     Raises:
         SpecError: If the number of workers is out of range.
@@ -196,4 +210,9 @@ def on_engine(experiment: Experiment, engine: str | None, workers: int | None) -
         experiment,
         engine=experiment.engine if engine is None else engine,
         workers=experiment.workers if workers is None else workers,
+        cluster=experiment.cluster if address is None else _at(experiment.cluster, address),
     )
+
+
+def _at(cluster: Cluster | None, address: str) -> Cluster:
+    return msgspec.structs.replace(cluster or Cluster(), address=address)

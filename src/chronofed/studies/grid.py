@@ -3,78 +3,63 @@
 import logging
 import multiprocessing
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from logging.handlers import QueueHandler
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any, TypeAlias
 
 from chronofed.core.errors import ChronofedError
+from chronofed.engines.base import usable_cores
+from chronofed.engines.cluster import Cluster
 from chronofed.engines.processes import end_with_parent, start
 from chronofed.runs import runner
-from chronofed.runs.spec import Experiment
-
-RunOutcome: TypeAlias = dict[str, Any] | ChronofedError
-"""The summary of a run, or the error that stopped it."""
-OnRound: TypeAlias = Callable[[int, runner.Progress], None]
-OnEnd: TypeAlias = Callable[[int, RunOutcome], None]
-
-
-@dataclass(frozen=True, slots=True)
-class GridRun:
-    """One run of a grid.
-
-    Attributes:
-        experiment: The settings.
-        path: The run's directory; if it holds a run already, that is resumed.
-    """
-
-    experiment: Experiment
-    path: Path
+from chronofed.studies.cluster_grid import ClusterPool
+from chronofed.studies.one_run import (
+    GridRun,
+    OnEnd,
+    OnRound,
+    QueueOfRecords,
+    RunOutcome,
+    outcome_of,
+)
 
 
 def run_all(
     runs: Sequence[GridRun],
-    jobs: int,
+    jobs: int | None,
     data: Path | None = None,
     on_round: OnRound = lambda number, progress: None,
     on_end: OnEnd = lambda number, outcome: None,
+    cluster: Cluster | None = None,
 ) -> list[RunOutcome]:
     """Run everything that is not finished; an error in one run does not stop the others.
 
     With one job, runs follow one another in this process and train their clients in parallel. With more, every
-    run has its own process and trains its clients one after another.
+    run has its own process and trains its clients one after another. On a cluster, it has its own worker.
 
     Args:
         runs: The runs; each is built when its turn comes.
-        jobs: Runs at a time.
+        jobs: Runs at a time; by default one for each core, of the cluster if there is one.
         data: Folder of data files.
         on_round: Called after every round with the number of the run and its progress.
         on_end: Called with the number of a run and its outcome.
+        cluster: Machines that share the runs.
 
     Returns:
         The summary or the error of every run, in order.
     """
+    if cluster is not None:
+        return ClusterPool(runs, jobs, data, on_round, on_end, cluster).run()
+    jobs = jobs or usable_cores()
     if min(jobs, len(runs)) > 1:
         return _Pool(runs, jobs, data, on_round, on_end).run()
     outcomes: list[RunOutcome] = []
     for number, run in enumerate(runs):
-        outcomes.append(_outcome(run, data, None, partial(on_round, number)))
+        outcomes.append(outcome_of(run, data, None, partial(on_round, number)))
         on_end(number, outcomes[-1])
     return outcomes
-
-
-def _outcome(
-    run: GridRun, data: Path | None, workers: int | None, on_round: runner.OnRound
-) -> RunOutcome:
-    try:
-        return runner.run(run.experiment, run.path, data, workers=workers, on_round=on_round)
-    except ChronofedError as error:
-        return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,22 +136,11 @@ def _start(number: int, run: GridRun, data: Path | None) -> _Worker:
     return _Worker(number, process, here)
 
 
-class _PipeHandler(QueueHandler):
-    """Sends log records to the parent process."""
-
-    def __init__(self, pipe: Connection) -> None:
-        super().__init__(SimpleQueue())
-        self._pipe = pipe
-
-    def enqueue(self, record: logging.LogRecord) -> None:
-        self._pipe.send(record)
-
-
 def _work(pipe: Connection, run: GridRun, data: Path | None, level: int) -> None:
     """Run one run in a process that its parent started and will stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
     logger = logging.getLogger("chronofed")
-    logger.addHandler(_PipeHandler(pipe))
+    logger.addHandler(QueueOfRecords(pipe.send))
     logger.setLevel(level)
-    pipe.send(_outcome(run, data, 1, pipe.send))
+    pipe.send(outcome_of(run, data, 1, pipe.send))

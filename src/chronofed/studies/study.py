@@ -6,9 +6,11 @@ from pathlib import Path
 
 from chronofed.core.atomic import make_folder, write_atomic
 from chronofed.core.errors import ChronofedError, IncompatibleError
+from chronofed.engines.cluster import Cluster
 from chronofed.runs.directory import RunDirectory
 from chronofed.runs.spec import Experiment, directory_name
-from chronofed.studies.grid import GridRun, OnEnd, OnRound, RunOutcome, run_all
+from chronofed.studies.grid import run_all
+from chronofed.studies.one_run import GridRun, OnEnd, OnRound, RunOutcome
 from chronofed.studies.recipe import RecipeCell
 
 
@@ -59,17 +61,19 @@ class Study:
     def run(
         self,
         cells: Iterable[RecipeCell],
-        jobs: int,
+        jobs: int | None,
         on_round: OnRound = lambda number, progress: None,
         on_end: OnEnd = lambda number, outcome: None,
+        cluster: Cluster | None = None,
     ) -> StudyOutcome:
         """Run the pending cells; can be stopped at any moment and called again.
 
         Args:
             cells: The cells; equal experiments are run once.
-            jobs: Runs at a time.
+            jobs: Runs at a time; by default one for each core.
             on_round: Called after every round with a number among the pending cells and the run's progress.
             on_end: Called with the number of a cell and its outcome.
+            cluster: Machines that share the runs.
 
         Returns:
             The outcome of every cell; one that fails does not stop the others.
@@ -79,7 +83,7 @@ class Study:
         runs = [GridRun(cell.experiment, self.path(cell.experiment)) for cell in pending]
         waiting = {run.path for run in runs}
         outcome = StudyOutcome([cell for path, cell in distinct.items() if path not in waiting])
-        ends = run_all(runs, jobs, self.data, on_round, on_end)
+        ends = run_all(runs, jobs, self.data, on_round, on_end, cluster)
         for cell, end in zip(pending, ends, strict=True):
             self._sort(cell, end, outcome)
         return outcome

@@ -14,14 +14,23 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from chronofed.core.atomic import make_folder, write_atomic
-from chronofed.core.errors import DivergedError, MissingExtraError, RunError, SpecError
+from chronofed.core.errors import (
+    ChronofedError,
+    DivergedError,
+    MissingExtraError,
+    RunError,
+    SpecError,
+)
 from chronofed.data.dataset import EvaluateOn
+from chronofed.engines.cluster import Cluster
 from chronofed.runs import runner
 from chronofed.runs.built import build
 from chronofed.runs.directory import RunDirectory
 from chronofed.runs.load_spec import load
 from chronofed.runs.settle import TUNING_SHARE, settle, tuning_periods
 from chronofed.runs.spec import Experiment
+from chronofed.studies.grid import run_all
+from chronofed.studies.one_run import GridRun, RunOutcome
 from chronofed.studies.search_range import SearchRange
 from chronofed.studies.study import Study
 from chronofed.training.measure import HEADLINES, MeasureDisplay, headline_of
@@ -106,6 +115,9 @@ class Sweep:
             ``anytime``, ``last`` and ``best5`` are of the accuracy, or of a regression of the ``rmse``.
         seeds: The value of a trial is its mean over these seeds.
         on: Rows that trials are scored on. The ``test`` rows cannot be used to judge the result any more.
+        cluster: Machines that share the runs of the trials.
+        at_once: Trials at a time on a cluster. They do not know of each other's values, so others are tried
+            than with one at a time; none is stopped early.
     """
 
     spec: Path
@@ -116,6 +128,8 @@ class Sweep:
     measure: str = "anytime"
     seeds: Sequence[int] = (0,)
     on: EvaluateOn = "validation"
+    cluster: Cluster | None = None
+    at_once: int = 1
 
     def check(self) -> None:
         """Check every option and both ends of every range before anything runs.
@@ -208,11 +222,56 @@ class Sweep:
         """
         optuna, study = _optuna(), self.open()
         self._requeue(study)
+        if self.cluster is not None:
+            while (done := len(ranked(study))) < trials:
+                self._several(study, done, min(self.at_once, trials - done), on_round)
+            return ranked(study)
         for number in range(len(ranked(study)), trials):
             # Seeded by the trials before it, so that a search that was stopped continues with the same values.
             study.sampler = optuna.samplers.TPESampler(seed=number)
             study.optimize(lambda trial: self._value(trial, on_round), 1, catch=(DivergedError,))
         return ranked(study)
+
+    def _several(self, study: "optuna.Study", done: int, count: int, on_round: OnRound) -> None:
+        """Run some trials with all their seeds at once, on the cluster."""
+        study.sampler = _optuna().samplers.TPESampler(seed=done, constant_liar=True)
+        trials = [study.ask() for _ in range(count)]
+        tried = [self.experiment([each.suggest(t) for each in self.ranges]) for t in trials]
+        asked = [msgspec.structs.replace(one, seed=seed) for one in tried for seed in self.seeds]
+        place = Study(self.folder, self.data).path
+        # Trials may repeat each other's values, and a directory is one run's.
+        runs = list({place(one): GridRun(one, place(one)) for one in asked}.values())
+        owners = [
+            tried.index(msgspec.structs.replace(r.experiment, seed=tried[0].seed)) for r in runs
+        ]
+
+        def tell(number: int, at: runner.Progress) -> None:
+            on_round(trials[owners[number]].number, at)
+
+        ends = run_all(runs, None, self.data, tell, cluster=self.cluster)
+        outcomes = dict(zip((run.path for run in runs), ends, strict=True))
+        for trial, one in zip(trials, tried, strict=True):
+            seeded = [msgspec.structs.replace(one, seed=seed) for seed in self.seeds]
+            self._close(study, trial, one, [outcomes[place(each)] for each in seeded])
+
+    def _close(
+        self,
+        study: "optuna.Study",
+        trial: "optuna.Trial",
+        experiment: Experiment,
+        outcomes: Sequence[RunOutcome],
+    ) -> None:
+        """Tell the value of a trial; a trial that diverged has none, any other error ends the search."""
+        errors = [outcome for outcome in outcomes if isinstance(outcome, ChronofedError)]
+        for error in errors:
+            if not isinstance(error, DivergedError):
+                raise error
+        if errors:
+            trial.set_user_attr(DIVERGED, True)
+            study.tell(trial, state=_optuna().trial.TrialState.FAIL)
+            return
+        summaries = [outcome for outcome in outcomes if not isinstance(outcome, ChronofedError)]
+        study.tell(trial, self._score(trial, experiment, summaries))
 
     def open(self) -> "optuna.Study":
         """Make the folder and the database, or open those of an earlier call.
@@ -273,6 +332,15 @@ class Sweep:
             self._summary(msgspec.structs.replace(experiment, seed=seed), trial, on_round)
             for seed in self.seeds
         ]
+        return self._score(trial, experiment, summaries)
+
+    def _score(
+        self,
+        trial: "optuna.Trial",
+        experiment: Experiment,
+        summaries: Sequence[Mapping[str, Any]],
+    ) -> float:
+        """Record and return the mean of a measure over the seeds, with the sign that Optuna maximises."""
         measure = find_measure(self.measure, summaries[0], experiment.evaluate.own_measures())
         value = sum(float(summary[measure.key]) for summary in summaries) / len(summaries)
         trial.set_user_attr(MEASURED, [measure.key, value])

@@ -10,6 +10,7 @@ from torch import Tensor
 from chronofed.clients.cache import replace_all, snapshot_of
 from chronofed.clients.deletion import Deletion, apply_deletions, without
 from chronofed.clients.messages import Order, Result, shares
+from chronofed.clients.partial_sums import SummedRound, SummingEngine, check_summable, summed_here
 from chronofed.clients.state import ClientState
 from chronofed.core.errors import DivergedError
 from chronofed.core.seeds import torch_generator
@@ -77,6 +78,7 @@ def run(  # noqa: PLR0913 - one place for all parts of a run
     timer: PhaseTimer | None = None,
     checked: bool = False,
     server_samples: Tensor | None = None,
+    partial_sums: int | None = None,
 ) -> Iterator[Snapshot]:
     """Train, and yield the state after every round.
 
@@ -93,6 +95,7 @@ def run(  # noqa: PLR0913 - one place for all parts of a run
         timer: Measures the time of each phase.
         checked: Skip the compatibility checks, because the caller has made them.
         server_samples: Unlabelled samples on the server, for a backbone that refines the model with them.
+        partial_sums: Number of parts in which uploads are added up first; by default one client after another.
 
     Returns:
         One snapshot per round.
@@ -101,6 +104,8 @@ def run(  # noqa: PLR0913 - one place for all parts of a run
         IncompatibleError: If the scenario cannot serve the method.
     """
     check_samples(method, server_samples)
+    if partial_sums is not None:
+        check_summable(method.composed)
     if not checked:
         check(method, scenario, rounds, train)
     timer = timer or PhaseTimer()
@@ -118,7 +123,15 @@ def run(  # noqa: PLR0913 - one place for all parts of a run
         engine.load_state_dict(start.engine)
     last = scenario.rounds if rounds is None else rounds
     server = _Server(
-        method, engine, train or Train(), seed, tuple(deletions), timer, task, server_samples
+        method,
+        engine,
+        train or Train(),
+        seed,
+        tuple(deletions),
+        timer,
+        task,
+        server_samples,
+        partial_sums,
     )
     return server.rounds(scenario, start, last)
 
@@ -135,6 +148,7 @@ class _Server:
     timer: PhaseTimer
     task: Task
     samples: Tensor | None
+    partial_sums: int | None
 
     def rounds(self, scenario: Scenario, now: Snapshot, last: int | None) -> Iterator[Snapshot]:
         # From here on the engine holds the client states.
@@ -161,9 +175,23 @@ class _Server:
             traffic = traffic.after(orders, answers)
             orders = self._orders(now, plan, server, past)
             now = replace(now, server=server)
-        results = _sorted(self.engine.map(self.method, orders, plan))
+        results, summed = self._results(orders, plan)
         with self.timer("aggregate"):
-            return replace(self._next(now, results), traffic=traffic.after(orders, results))
+            left_out = summed.left_out_bytes if summed else 0
+            traffic = traffic.after(orders, results, left_out)
+            return replace(self._next(now, results, summed), traffic=traffic)
+
+    def _results(self, orders: list[Order], plan: Plan) -> tuple[list[Result], SummedRound | None]:
+        """Train the clients; with partial sums return these, too."""
+        if self.partial_sums is None:
+            return _sorted(self.engine.map(self.method, orders, plan)), None
+        if isinstance(self.engine, SummingEngine):
+            summed = self.engine.map_summed(self.method, orders, plan, self.partial_sums)
+        else:
+            results = _sorted(self.engine.map(self.method, orders, plan))
+            with self.timer("aggregate"):
+                summed = summed_here(results, self.partial_sums, self.method)
+        return summed.results, summed
 
     def _forget(self, now: Snapshot, due: Sequence[Deletion]) -> Snapshot:
         """Apply the deletions that are due; at the start also older ones, added after the run had started."""
@@ -212,16 +240,19 @@ class _Server:
         generator = torch_generator(self.seed, "refine", now.round)
         return Bench(objective, samples, now.server, [r.buffers for r in results], generator)
 
-    def _next(self, now: Snapshot, results: list[Result]) -> Snapshot:
+    def _buffers(self, results: list[Result]) -> Vector:
+        if not results[0].buffers.numel():
+            return results[0].buffers
+        weight = shares(results, self.method.average)
+        return weighted_mean([(weight[r.client], {"b": r.buffers}) for r in results], "b")
+
+    def _next(self, now: Snapshot, results: list[Result], summed: SummedRound | None) -> Snapshot:
         method = self.method
-        uploads = self._uploads(now, results)
+        uploads = self._uploads(now, results) if summed is None else summed.uploads
         backbone = method.composed
         server = backbone.aggregate(now.server, uploads)
         _check_finite(now.round, server)
-        buffers = results[0].buffers
-        if buffers.numel():
-            weight = shares(results, method.average)
-            buffers = weighted_mean([(weight[r.client], {"b": r.buffers}) for r in results], "b")
+        buffers = self._buffers(results) if summed is None else summed.buffers
         if backbone.refines:
             bench = self._bench(now, buffers, results)
             server = backbone.refine(server, uploads, bench)

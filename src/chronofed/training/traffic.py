@@ -15,8 +15,10 @@ class Traffic:
     down_bytes: int = 0
     up_bytes: int = 0
 
-    def after(self, orders: Sequence[Order], results: Sequence[Result]) -> "Traffic":
-        """Return the traffic after one more exchange."""
+    def after(
+        self, orders: Sequence[Order], results: Sequence[Result], left_out_bytes: int = 0
+    ) -> "Traffic":
+        """Return the traffic after one more exchange; the results may have left out some bytes."""
         # Most orders share their tensors, so each combination is measured once.
         keys = [(id(o.server), id(o.buffers), id(o.past)) for o in orders]
         sizes = {key: _order(order) for key, order in dict(zip(keys, orders, strict=True)).items()}
@@ -25,7 +27,7 @@ class Traffic:
             _bytes(r.upload) + r.buffers.nbytes + _bytes(r.record) + _bytes(r.probe)
             for r in results
         )
-        return Traffic(self.down_bytes + down, self.up_bytes + up)
+        return Traffic(self.down_bytes + down, self.up_bytes + up + left_out_bytes)
 
 
 def _order(order: Order) -> int:

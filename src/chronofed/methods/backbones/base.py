@@ -65,6 +65,16 @@ def plain_gradient(step: _Step) -> _Step:
     return step
 
 
+def from_means(step: _Step) -> _Step:
+    """Declare that an ``aggregate`` reads uploads through :func:`weighted_mean` alone, by their own weights.
+
+    Then means of some clients each, with the sums of their weights, may take the place of single uploads. The
+    declaration belongs to this one function: an override that does not repeat it gets single uploads.
+    """
+    step.__dict__["from_means"] = True
+    return step
+
+
 def weighted_mean(uploads: Sequence[tuple[float, Record]], key: str) -> Vector:
     """Compute the weighted mean of one entry of the uploads."""
     total = sum(weight for weight, _ in uploads)
@@ -243,6 +253,7 @@ class Backbone(Kind, kw_only=True):
         """Return an upload as the server reads it, of what travelled; ``params`` is the server's model."""
         return upload
 
+    @from_means
     def aggregate(self, server: Record, uploads: Uploads) -> Record:
         """Return the next server state."""
         step = weighted_mean(uploads, "delta")

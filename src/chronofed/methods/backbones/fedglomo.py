@@ -6,7 +6,7 @@ import torch
 
 from chronofed.core.config import Fraction
 from chronofed.core.types import Record, Vector
-from chronofed.methods.backbones.base import Backbone, Uploads, weighted_mean
+from chronofed.methods.backbones.base import Backbone, Uploads, from_means, weighted_mean
 from chronofed.methods.local import Local, Train
 
 OPTIMIZER = "optimizer."
@@ -94,6 +94,7 @@ class FedGlomo(Backbone, tag="fedglomo"):
         before = local.scratch["other"] - server["before"]
         return {**upload, "change": upload["delta"] - before}, state
 
+    @from_means
     def aggregate(self, server: Record, uploads: Uploads) -> Record:
         """Correct the last update by what changed, and mix it with the new ones."""
         delta, change = (weighted_mean(uploads, name) for name in self.upload_keys)

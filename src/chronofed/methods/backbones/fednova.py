@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 
 from chronofed.core.types import Record, Vector
-from chronofed.methods.backbones.base import Backbone, Uploads, weighted_mean
+from chronofed.methods.backbones.base import Backbone, Uploads, from_means, weighted_mean
 from chronofed.methods.local import Local, Train
 
 
@@ -68,6 +68,7 @@ class FedNova(Backbone, tag="fednova"):
         delta = (params - server["params"]).div_(steps)
         return {"delta": delta, "steps": torch.tensor(steps, dtype=torch.float64)}, client
 
+    @from_means
     def aggregate(self, server: Record, uploads: Uploads) -> Record:
         """Take the mean number of steps in the mean direction of one step."""
         steps = weighted_mean(uploads, "steps").item()

@@ -10,7 +10,7 @@ from chronofed.core.config import Count
 from chronofed.core.errors import SpecError
 from chronofed.core.stacking import stacked
 from chronofed.core.types import Record, Vector
-from chronofed.methods.backbones.base import Backbone, Uploads, weighted_mean
+from chronofed.methods.backbones.base import Backbone, Uploads, from_means, weighted_mean
 from chronofed.methods.local import Local, Train
 
 
@@ -84,6 +84,7 @@ class FedRep(Backbone, tag="fedrep"):
         delta = ((params - server["params"]) * body)[..., :stop]
         return {"delta": delta}, {"personal": params.clone(), "buffers": local.objective.buffers}
 
+    @from_means
     def aggregate(self, server: Record, uploads: Uploads) -> Record:
         """Average the bodies."""
         step, params = weighted_mean(uploads, "delta"), server["params"].clone()

@@ -8,7 +8,7 @@ from chronofed.core.config import Fraction
 from chronofed.core.seeds import torch_generator
 from chronofed.core.stacking import stacked
 from chronofed.core.types import Record, Vector
-from chronofed.methods.backbones.base import Backbone, Uploads
+from chronofed.methods.backbones.base import Backbone, Uploads, from_means
 from chronofed.methods.local import Local
 
 
@@ -71,6 +71,7 @@ class L2gd(Backbone, tag="l2gd"):
         upload, _ = super().finish(params, server, client, local)
         return upload, {"personal": params.clone(), "buffers": local.objective.buffers}
 
+    @from_means
     def aggregate(self, server: Record, uploads: Uploads) -> Record:
         """Average the models."""
         return {**server, **super().aggregate(server, uploads)}

@@ -7,7 +7,7 @@ import torch
 from chronofed.core.config import Decay
 from chronofed.core.stacking import stacked
 from chronofed.core.types import Record, Vector
-from chronofed.methods.backbones.base import Backbone, Uploads, weighted_mean
+from chronofed.methods.backbones.base import Backbone, Uploads, from_means, weighted_mean
 from chronofed.methods.local import Local, Train
 
 
@@ -64,6 +64,7 @@ class Mime(Backbone, tag="mime"):
         r"""Mix the corrected gradient with the momentum, :math:`(1 - \beta) g + \beta m_t`."""
         return grad.lerp_(server["momentum"], self.beta)
 
+    @from_means
     def aggregate(self, server: Record, uploads: Uploads) -> Record:
         """Average the updates; update the momentum with the mean gradient."""
         momentum = server["control"].lerp(server["momentum"], self.beta)

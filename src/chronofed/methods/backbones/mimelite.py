@@ -7,7 +7,7 @@ import torch
 from chronofed.core.config import Decay
 from chronofed.core.stacking import stacked
 from chronofed.core.types import Record, Vector
-from chronofed.methods.backbones.base import Backbone, Uploads, weighted_mean
+from chronofed.methods.backbones.base import Backbone, Uploads, from_means, weighted_mean
 from chronofed.methods.local import Local
 
 
@@ -47,6 +47,7 @@ class MimeLite(Backbone, tag="mimelite"):
         upload, state = super().finish(params, server, client, local)
         return {**upload, "gradient": local.full_gradient(server["params"])}, state
 
+    @from_means
     def aggregate(self, server: Record, uploads: Uploads) -> Record:
         """Average the updates; update the momentum with the mean gradient."""
         gradient = weighted_mean(uploads, "gradient")

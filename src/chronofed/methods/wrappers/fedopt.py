@@ -6,7 +6,7 @@ import torch
 
 from chronofed.core.config import Decay, Positive
 from chronofed.core.types import Record, Vector
-from chronofed.methods.backbones.base import Uploads
+from chronofed.methods.backbones.base import Uploads, from_means
 from chronofed.methods.wrappers.base import Wrapper, parts
 
 
@@ -69,6 +69,7 @@ class FedOpt(_Cautious, tag="fedopt"):
         inner = {name: tensor for name, tensor in server.items() if not name.startswith("opt_")}
         return self.backbone.broadcast(inner)
 
+    @from_means
     def aggregate(self, server: Record, uploads: Uploads) -> Record:
         """Let the inner backbone aggregate, and use its update as a pseudo-gradient."""
         inner = self.backbone.aggregate(server, uploads)
