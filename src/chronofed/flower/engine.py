@@ -97,6 +97,8 @@ class FlowerEngine:
         result_filter: Decides which results may be aggregated.
         settings: Timeouts, quorum and limits.
         on_event: Called with every event: clients that join, leave, fail, are late or are refused.
+        on_answers: Called after every exchange with who was asked and who has answered.
+        expected_nodes: Returns the client of every node that may join, by node; by default all may join.
         client_states: Always empty: client states stay on the clients.
         counts: Number of events so far, by kind.
         now: Clock, in seconds.
@@ -110,6 +112,8 @@ class FlowerEngine:
     result_filter: ResultFilter
     settings: Federation = Federation()
     on_event: OnEvent = field(default=lambda event: None)
+    on_answers: OnEvent = field(default=lambda answers: None)
+    expected_nodes: Callable[[], Mapping[int, int]] | None = None
     client_states: MutableMapping[int, ClientState] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     now: Callable[[], float] = time.monotonic
@@ -124,7 +128,7 @@ class FlowerEngine:
 
     def __post_init__(self) -> None:
         self._writer = OrderWriter(self.run, self.fingerprint)
-        self._roster = Roster(self.transport, self.run, self._report)
+        self._roster = Roster(self.transport, self.run, self._report, self.expected_nodes)
 
     def prepare(self, method: Method, orders: Iterable[Order], plan: Plan) -> Iterator[Result]:
         """Run the exchange that begins a round; clients know method and plan from their specification.
@@ -171,7 +175,21 @@ class FlowerEngine:
         self._first_exchange = False
         for request in requests.values():
             self._withdraw(request)
+        self._summarise(requests, exchange, self.now() - start)
         return results
+
+    def _summarise(self, requests: Requests, exchange: Exchange, elapsed: float) -> None:
+        """Tell who was asked, and who has answered."""
+        answered = [client for client, r in requests.items() if r.result is not None]
+        self.on_answers(
+            {
+                "round": self._round,
+                "exchange": exchange,
+                "asked": sorted(requests),
+                "answered": sorted(answered),
+                "seconds": round(elapsed, 3),
+            }
+        )
 
     def _report(self, event: str, **details: object) -> None:
         self.counts[event] = self.counts.get(event, 0) + 1

@@ -65,6 +65,8 @@ def free_port() -> int:
 class Processes:
     """Programs that are stopped at the end of the ``with`` block, whatever happens.
 
+    What they write can be read by this user only.
+
     Attributes:
         logs: Folder of log files, one for each program.
     """
@@ -85,6 +87,7 @@ class Processes:
                 stderr=subprocess.STDOUT,
                 env=self._variables,
                 start_new_session=True,
+                umask=0o077,
                 preexec_fn=_exit_with_parent,
             )
         self._running[name] = process
@@ -105,6 +108,11 @@ class Processes:
         """Kill a program and its children at once."""
         self._kill(self._running.pop(name))
 
+    def ended(self, name: str) -> bool:
+        """Tell if a program has ended by itself, or was never started."""
+        process = self._running.get(name)
+        return process is None or process.poll() is not None
+
     def check(self) -> None:
         """Raise if a program has ended by itself.
 
@@ -121,7 +129,8 @@ class Processes:
 
     def last_line(self, name: str) -> str:
         """Return the last line of a program's log."""
-        lines = (self.logs / f"{name}.log").read_text(errors="replace").split("\n")
+        log = self.logs / f"{name}.log"
+        lines = log.read_text(errors="replace").split("\n") if log.exists() else []
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def __enter__(self) -> "Processes":
