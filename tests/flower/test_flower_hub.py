@@ -4,7 +4,6 @@ import base64
 import json
 import os
 import shutil
-import signal
 import socket
 import ssl
 import stat
@@ -15,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from chronofed.flower.hub import Hub
+from chronofed.flower.hub import Hub, HubSettings
+from chronofed.flower.hub_service import HubService, prepare_app
 from chronofed.flower.hub_status import read_status
 from chronofed.flower.keys import make_keys
 from chronofed.flower.processes import Processes, environment, free_port
@@ -114,19 +114,6 @@ class Site:
         path = self.processes.logs / f"{name}.log"
         return path.read_text() if path.exists() else ""
 
-    def curl(self, path: str, body: bytes = b"", **headers: str) -> int:
-        """Send a request over TLS, byte for byte, and return the status."""
-        context = ssl.create_default_context(cafile=self.hub.keys / "ca.crt")
-        lines = [f"POST {path} HTTP/1.1", "Host: hub", f"Content-Length: {len(body)}"]
-        lines += ["Content-Type: application/protobuf", "Connection: close"]
-        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-        with (
-            socket.create_connection(("127.0.0.1", self.port), timeout=30) as plain,
-            context.wrap_socket(plain, server_hostname="127.0.0.1") as server,
-        ):
-            server.sendall("\r\n".join([*lines, "", ""]).encode() + body)
-            return int(server.recv(64).split()[1])
-
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
@@ -155,7 +142,7 @@ def test_six_commands_make_a_federation_with_growing_files(site):
     text = site.log("status")
     assert "4 of 4 rounds done" in text
     for client, name in enumerate("abc"):
-        (line,) = [line for line in text.splitlines() if line.startswith(name)]
+        (line,) = [line for line in text.splitlines() if line.startswith(f"{name} ")]
         assert line.split()[1] == str(client)
         assert "never" not in line
     kinds = {event["event"] for event in events(site.hub.run)}
@@ -195,15 +182,46 @@ SLY = (
 )
 
 
+class Guarded:
+    """A hub with three known nodes, and an app that nobody has started."""
+
+    def __init__(self, folder: Path) -> None:
+        self.hub, self.port = Hub(folder / "hub"), free_port()
+        self.hub.create(HubSettings(("127.0.0.1", "localhost"), self.port))
+        for name in "abc":
+            self.hub.add_node(name)
+        prepare_app(self.hub, "rounds = 1\n")
+
+    def curl(self, path: str, body: bytes = b"", **headers: str) -> int:
+        """Send a request over TLS, byte for byte, and return the status."""
+        context = ssl.create_default_context(cafile=self.hub.keys / "ca.crt")
+        lines = [f"POST {path} HTTP/1.1", "Host: hub", f"Content-Length: {len(body)}"]
+        lines += ["Content-Type: application/protobuf", "Connection: close"]
+        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+        with (
+            socket.create_connection(("127.0.0.1", self.port), timeout=30) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as server,
+        ):
+            server.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+            return int(server.recv(64).split()[1])
+
+
 @pytest.fixture(scope="module")
-def stranger(site):
+def guarded(tmp_path_factory):
+    guarded = Guarded(tmp_path_factory.mktemp("guarded"))
+    with HubService(guarded.hub):
+        yield guarded
+
+
+@pytest.fixture(scope="module")
+def stranger(guarded, tmp_path_factory):
     """Flower's own programs with the public certificate and a key that nobody knows."""
-    folder = site.folder / "stranger"
-    make_keys(folder, 1, ["localhost"])
-    certificate = json.dumps(str(site.hub.keys / "ca.crt"))
+    folder = tmp_path_factory.mktemp("stranger")
+    make_keys(folder / "keys", 1, ["localhost"])
+    certificate = json.dumps(str(guarded.hub.keys / "ca.crt"))
     home = folder / "home"
     home.mkdir()
-    address = f'address = "127.0.0.1:{site.port}"\nroot-certificates = {certificate}\n'
+    address = f'address = "127.0.0.1:{guarded.port}"\nroot-certificates = {certificate}\n'
     (home / "config.toml").write_text(f'[superlink]\ndefault = "hub"\n[superlink.hub]\n{address}')
     with Processes(folder / "logs", environment(home)) as processes:
 
@@ -217,14 +235,14 @@ def stranger(site):
         yield folder, tries
 
 
-def test_a_stranger_cannot_do_what_the_operator_does(site, stranger):
+def test_a_stranger_cannot_do_what_the_operator_does(guarded, stranger):
     folder, tries = stranger
-    registered = json.loads((site.hub.path / "registered.json").read_text())
+    registered = json.loads((guarded.hub.path / "registered.json").read_text())
     assert len(registered) == 3
     node = registered["a"][0]
-    app = str(site.hub.app)
+    app = str(guarded.hub.app)
     attempts = {
-        "register": ("supernode", "register", str(folder / "client-0.pub"), "hub"),
+        "register": ("supernode", "register", str(folder / "keys" / "client-0.pub"), "hub"),
         "start an app": ("run", app, "hub", "--run-config", f'run="{folder}/run"'),
         "list runs": ("list", "hub"),
         "list nodes": ("supernode", "list", "hub"),
@@ -235,46 +253,46 @@ def test_a_stranger_cannot_do_what_the_operator_does(site, stranger):
         assert code != 0, f"{what}: {text}"
         assert node not in text or what == "unregister"
     assert not (folder / "run").exists()
-    assert json.loads((site.hub.path / "registered.json").read_text()) == registered
+    assert json.loads((guarded.hub.path / "registered.json").read_text()) == registered
 
 
-def test_only_calls_of_nodes_are_published_and_only_for_known_keys(site):
-    known = next(iter(site.hub.headers()))
+def test_only_calls_of_nodes_are_published_and_only_for_known_keys(guarded):
+    known = next(iter(guarded.hub.headers()))
     for call in OPERATOR:
-        assert site.curl(f"/v1/control/{call}", flwr_public_key=known) == 404
-        assert site.curl(f"/v1/runtime/{call}", flwr_public_key=known) == 404
+        assert guarded.curl(f"/v1/control/{call}", flwr_public_key=known) == 404
+        assert guarded.curl(f"/v1/runtime/{call}", flwr_public_key=known) == 404
     for path in SLY:
-        assert site.curl(path, flwr_public_key=known) in (400, 404)
+        assert guarded.curl(path, flwr_public_key=known) in (400, 404)
     for call in ("register-node", "unregister-node"):
-        assert site.curl(f"/v1/fleet/{call}", flwr_public_key=known) == 404
+        assert guarded.curl(f"/v1/fleet/{call}", flwr_public_key=known) == 404
     for path in ("/docs", "/openapi.json", "/"):
-        assert site.curl(path) == 404
+        assert guarded.curl(path) == 404
     other = base64.b64encode(b"-----BEGIN PUBLIC KEY-----").decode()
-    assert site.curl("/v1/fleet/pull-messages") == 403
-    assert site.curl("/v1/fleet/pull-messages", flwr_public_key=other) == 403
+    assert guarded.curl("/v1/fleet/pull-messages") == 401
+    assert guarded.curl("/v1/fleet/pull-messages", flwr_public_key=other) == 401
     # A public key is no secret: without its private half, Flower refuses the request.
-    assert site.curl("/v1/fleet/pull-messages", flwr_public_key=known) == 401
-    assert site.curl("/v1/fleet/push-object", b"x" * 66_000_000, flwr_public_key=known) == 413
+    assert guarded.curl("/v1/fleet/pull-messages", flwr_public_key=known) == 401
+    assert guarded.curl("/v1/fleet/push-object", b"x" * 66_000_000, flwr_public_key=known) == 413
 
 
-def test_a_node_with_an_unknown_key_is_refused_and_the_operator_sees_it(site, stranger):
+def test_a_node_with_an_unknown_key_is_refused_and_the_operator_sees_it(guarded, stranger):
     folder, tries = stranger
-    before = read_status(site.hub).strangers
-    code, _ = tries(
-        *("flower-supernode", "--superlink", f"127.0.0.1:{site.port}"),
-        *("--root-certificates", str(site.hub.keys / "ca.crt")),
-        *("--auth-supernode-private-key", str(folder / "client-0")),
+    before = read_status(guarded.hub).strangers
+    _, text = tries(
+        *("flower-supernode", "--superlink", f"127.0.0.1:{guarded.port}"),
+        *("--root-certificates", str(guarded.hub.keys / "ca.crt")),
+        *("--auth-supernode-private-key", str(folder / "keys" / "client-0")),
         *("--host", "127.0.0.1", "--port", str(free_port()), "--node-config", "client=1"),
     )
-    assert code != 0
-    assert read_status(site.hub).strangers > before
+    assert "SuperNode ID" not in text
+    assert read_status(guarded.hub).strangers > before
 
 
-def test_the_superlink_listens_on_the_loopback_interface_only(site):
+def test_the_superlink_listens_on_the_loopback_interface_only(guarded):
     """Everything that listens below the hub's process: the proxy on its port, the SuperLink on loopback."""
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     listening = {line[1] for line in lines if line[3] == "0A"}
-    (text,) = [p for p in _commands("flower-superlink") if str(site.hub.path) in p]
+    (text,) = [p for p in _commands("flower-superlink") if str(guarded.hub.path) in p]
     port = int(text.split("\0")[text.split("\0").index("--port") + 1])
     assert f"0100007F:{port:04X}" in listening
     assert f"00000000:{port:04X}" not in listening

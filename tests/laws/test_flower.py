@@ -229,7 +229,7 @@ def not_json(request, reply, result):
 
 def other_protocol(request, reply, result):
     message = write_result(request, result)
-    return Message(message.header.replace('"protocol": 2', '"protocol": 99'), message.body)
+    return Message(message.header.replace('"protocol": 3', '"protocol": 99'), message.body)
 
 
 BAD = {

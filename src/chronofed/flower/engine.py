@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
+
 from chronofed.clients.messages import Exchange, Order, Result
 from chronofed.clients.state import ClientState
 from chronofed.core.errors import RunError
@@ -29,6 +31,9 @@ RETRY_PAUSE_S = 5.0
 """Seconds to wait before asking again when all clients have failed."""
 MAX_REASON_CHARACTERS = 500
 """Characters of a client's error message that are recorded."""
+
+ACCEPTED = "accepted"
+"""Name of the rounds of accepted replies in a checkpoint."""
 
 OnEvent = Callable[[Mapping[str, Any]], None]
 
@@ -123,6 +128,8 @@ class FlowerEngine:
     _refreshed: float = field(init=False, default=float("-inf"))
     _late: dict[str, tuple[str, float]] = field(init=False, default_factory=dict)
     """By message id: name of an order whose answer is no longer expected, and the time when it expires."""
+    _accepted: dict[int, int] = field(init=False, default_factory=dict)
+    """Round of the last accepted reply, by client."""
     _first_exchange: bool = field(init=False, default=True)
     _round: int = field(init=False, default=0)
 
@@ -144,22 +151,28 @@ class FlowerEngine:
         Yields:
             The results that came in time.
         """
-        yield from self._gather("train", orders)
+        results = self._gather("train", orders)
+        self._accepted |= {result.client: self._round for result in results}
+        yield from results
 
     def state_dict(self) -> Record:
-        """Return what the filter knows about usual results."""
-        return self.result_filter.state_dict()
+        """Return what was accepted from whom, and what the filter knows about usual results."""
+        accepted = torch.tensor(sorted(self._accepted.items()), dtype=torch.int64).reshape(-1, 2)
+        return {ACCEPTED: accepted, **self.result_filter.state_dict()}
 
     def load_state_dict(self, state_dict: Record) -> None:
         """Restore what :meth:`state_dict` returned before a restart."""
-        self.result_filter.load_state_dict(state_dict)
+        known = dict(state_dict)
+        accepted = known.pop(ACCEPTED, torch.zeros(0, 2, dtype=torch.int64))
+        self._accepted = dict(accepted.tolist())
+        self.result_filter.load_state_dict(known)
 
     def close(self) -> None:
         """Do nothing: the nodes do not belong to this engine."""
 
     def _gather(self, exchange: Exchange, orders: Iterable[Order]) -> list[Result]:
         requests = {
-            order.client: PendingRequest(exchange, order, *self._writer.write(order, exchange))
+            order.client: PendingRequest(exchange, order, *self._write(order, exchange))
             for order in orders
         }
         self._round = next((r.order.round for r in requests.values()), self._round)
@@ -190,6 +203,10 @@ class FlowerEngine:
                 "seconds": round(elapsed, 3),
             }
         )
+
+    def _write(self, order: Order, exchange: Exchange, anew: bool = False) -> tuple[str, Message]:
+        accepted = self._accepted.get(order.client, -1)
+        return self._writer.write(order, exchange, accepted, anew)
 
     def _report(self, event: str, **details: object) -> None:
         self.counts[event] = self.counts.get(event, 0) + 1
@@ -257,6 +274,14 @@ class FlowerEngine:
             self._refuse(request, reason)
         else:
             request.result = result
+            self._report_restored(request.order.client, reply.held)
+
+    def _report_restored(self, client: int, held: int) -> None:
+        """Report a client whose state does not fit: one side was restored from a backup, or lost its state."""
+        accepted = self._accepted.get(client, -1)
+        if held != accepted:
+            reason = f"it worked from its state of round {held}, the server has accepted round {accepted}"
+            self._report("behind" if held < accepted else "ahead", client=client, reason=reason)
 
     def _read(self, request: PendingRequest, reply: Reply, body: bytes) -> Result:
         given = (reply.name, reply.client, reply.fingerprint)

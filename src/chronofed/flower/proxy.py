@@ -33,7 +33,7 @@ NODE_CALLS = (
 HEARTBEAT = "/v1/fleet/send-node-heartbeat"
 CONFIGURATION, SEEN_LOG, ERROR_LOG = "nginx.conf", "seen.log", "nginx-error.log"
 MAX_BODY_MB = 64
-"""Largest request; Flower sends arrays in parts of 5 MB, and apps of at most 10 MB."""
+"""Largest request in megabytes; Flower sends arrays in parts of 5 MB, and apps of at most 10 MB."""
 
 _TEMPLATE = """\
 # Written by chronofed; changes are lost.
@@ -92,9 +92,10 @@ http {{
   }}
 }}
 """
+# 401 is the SuperLink's own answer to a wrong key: a SuperNode ends on it, and on others it may hang.
 _LOCATION = """\
     location = /v1/fleet/{call} {{
-      if ($node = "") {{ return 403; }}
+      if ($node = "") {{ return 401; }}
       if ($request_method != POST) {{ return 405; }}
       proxy_pass https://{host}:{port}/v1/fleet/{call};
     }}"""
