@@ -148,7 +148,7 @@ def test_an_exception_in_a_client_is_a_failure_with_its_reason(world, train_for)
     def provider(experiment, order, client_store):
         raise ZeroDivisionError("no data today")
 
-    there = world(Method(), provider=provider, quorum_timeout_s=20.0)
+    there = world(Method(), provider=provider, quorum_timeout_s=20.0, max_skips=0)
     with pytest.raises(RunError, match="round 0: only 0 of 4 clients gave a usable answer"):
         train_for(Method(), 1, engine=there.engine)
     assert {e["reason"] for e in there.events if "reason" in e} == {"error 2: no data today"}
@@ -180,7 +180,7 @@ def test_below_the_quorum_a_round_waits_beyond_its_timeout(world, train_for):
 
 
 def test_without_a_quorum_the_run_stops_with_one_line(world, train_for):
-    there = world(Method(), clients=(0,), quorum=3, quorum_timeout_s=100.0, poll_s=1.0)
+    there = world(Method(), clients=(0,), quorum=3, quorum_timeout_s=100.0, max_skips=0, poll_s=1.0)
     with pytest.raises(
         RunError, match=r"only 1 of 4 clients .* 3 are needed; see events.jsonl"
     ) as error:
@@ -314,7 +314,7 @@ def test_a_node_that_cannot_say_who_it_is_is_ignored(world, train_for):
 def test_an_order_for_another_client_or_method_is_refused_by_the_node(world, train_for):
     there = world(Method())
     other = world(Method(FedAvg(server_lr=0.5))).engine
-    settings = Federation(quorum_timeout_s=12.0)
+    settings = Federation(quorum_timeout_s=12.0, max_skips=0)
     other = replace(other, transport=there.transport, settings=settings)
     with pytest.raises(RunError):
         train_for(Method(FedAvg(server_lr=0.5)), 1, engine=other)

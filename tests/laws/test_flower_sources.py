@@ -123,7 +123,7 @@ class Coast:
         return transport
 
     def serve(self, run="run", tamper=None, more=None, **settings):
-        settings = Federation(**{"poll_s": 0.001, "quorum_timeout_s": 0.3, **settings})
+        settings = Federation(**{"poll_s": 0.001, "quorum_timeout_s": 0.3, "max_skips": 0, **settings})
         transport = self.transport(tamper, **(more or {}))
         return server_app.run_server(self.experiment, self.folder / run, transport, settings)
 

@@ -69,7 +69,7 @@ def _add_local(parser: ArgumentParser) -> None:
     for name, text in (
         ("round-timeout", "seconds after which a round continues with a quorum (default 600)"),
         ("join-timeout", "seconds the first round waits for clients to connect (default 60)"),
-        ("quorum-timeout", "seconds until a round without a quorum stops the run (default 86400)"),
+        ("quorum-timeout", "seconds after which a round without a quorum is skipped (default 3600)"),
         ("poll", "seconds between two checks for replies (default 0.2)"),
     ):
         dest = f"{name.replace('-', '_')}_s"

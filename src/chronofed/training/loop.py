@@ -150,16 +150,22 @@ class _Server:
     def _round(self, now: Snapshot, plan: Plan) -> Snapshot:
         with self.timer("memory"):
             past = self._past(now)
+        # An engine whose clients are elsewhere may not get enough answers; nothing changes then.
+        skipped = replace(now, round=now.round + 1)
         now = replace(now, server=self.method.backbone.draw(now.server, self.seed, now.round))
         orders = self._orders(now, plan, now.server, past)
         traffic = now.traffic
         if self.method.backbone.two_phase:
             answers = _sorted(self.engine.prepare(self.method, orders, plan))
+            if not answers:
+                return skipped
             server = self.method.backbone.begin(now.server, self._uploads(now, answers))
             traffic = traffic.after(orders, answers)
             orders = self._orders(now, plan, server, past)
             now = replace(now, server=server)
         results = _sorted(self.engine.map(self.method, orders, plan))
+        if not results:
+            return skipped
         with self.timer("aggregate"):
             return replace(self._next(now, results), traffic=traffic.after(orders, results))
 
