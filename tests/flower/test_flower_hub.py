@@ -91,7 +91,11 @@ class Site:
 
     def type(self, name: str, *command: str) -> "subprocess.Popen[bytes]":
         self.typed += 1
-        program = [sys.executable, "-c", "from chronofed.cli.main import main; raise SystemExit(main())"]
+        program = [
+            sys.executable,
+            "-c",
+            "from chronofed.cli.main import main; raise SystemExit(main())",
+        ]
         return self.processes.start(name, *program, *command)
 
     def do(self, name: str, *command: str) -> None:
@@ -124,7 +128,9 @@ def site(tmp_path_factory):
         where = ("--host", "127.0.0.1", "localhost", "--port", str(site.port))
         spec, hub = str(folder / "spec.toml"), str(site.hub.path)
         site.type("hub", "hub", "start", hub, spec, *where, "--join-timeout", "200")
-        site.wait(lambda: site.hub.exists and (site.hub.path / "registered.json").exists(), "the hub")
+        site.wait(
+            lambda: site.hub.exists and (site.hub.path / "registered.json").exists(), "the hub"
+        )
         site.do("add", "hub", "add-node", hub, "a", "b", "c")
         for name in "abc":
             shutil.move(site.hub.path / "nodes" / name, folder / name / "node")

@@ -1,4 +1,4 @@
-"""Clients whose data change for good, over a transport in memory: honest ones are never refused, hostile ones bounded."""
+"""Clients whose data change, over a transport in memory: nobody honest is refused, hostile influence is bounded."""
 
 from dataclasses import replace
 
@@ -126,7 +126,7 @@ def test_a_client_that_sends_nonsense_does_not_stop_the_other(drift, train_for):
         return (answer, 0.0) if request.client else (replace(answer, body=b"x"), 0.0)
 
     method = Method()
-    scenario, engine, events = drift(method, clients=2, tamper=nonsense)
+    scenario, engine, _ = drift(method, clients=2, tamper=nonsense)
     last = train_for(method, 3, engine=engine, scenario=scenario, settings=TRAIN)
     assert last.round == 3
     assert engine.counts["refused"] == 6  # twice in every round
@@ -168,7 +168,7 @@ def test_too_many_rounds_without_a_quorum_stop_the_run(drift, train_for):
     def gone(request, answer, again):
         return "error 3", 0.0
 
-    scenario, engine, events = drift(
+    scenario, engine, _ = drift(
         Method(), clients=2, tamper=gone, quorum_timeout_s=20.0, max_skips=2
     )
     with pytest.raises(RunError, match="round 2: only 0 of 2 clients"):

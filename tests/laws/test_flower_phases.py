@@ -111,7 +111,11 @@ def test_forgetting_reaches_both_phases(tmp_path):
     path = tmp_path / "s"
     with ClientStore(path) as store:
         for round_ in (0, 1):
-            record = {"x": torch.ones(2, 1), "y": torch.zeros(2), "rows": torch.tensor([7, 8 + round_])}
+            record = {
+                "x": torch.ones(2, 1),
+                "y": torch.zeros(2),
+                "rows": torch.tensor([7, 8 + round_]),
+            }
             item = MemoryItem(round_, 0, round_, 2, record)
             store.settle(round_ - 1)
             store.commit("run", b"", ClientState({}, (item,)), round_=round_)
@@ -178,7 +182,7 @@ def test_a_reply_that_was_not_accepted_might_never_have_been(how, world, task, t
             return answer, 50.0
         return replace(answer, body=answer.body[:-3]), 0.0
 
-    engine, events = world(tamper=tamper, round_timeout_s=30.0, poll_s=1.0)
+    engine, _ = world(tamper=tamper, round_timeout_s=30.0, poll_s=1.0)
     there, serial = train_for(METHOD, 4, engine=engine), Without(task)
     here = train_for(METHOD, 4, engine=serial)
     assert torch.equal(there.params, here.params)
@@ -225,7 +229,7 @@ def test_a_server_restored_from_a_backup_is_reported_once(world, train_for, capl
 
 
 def test_a_server_one_round_back_gets_the_same_bits(world, train_for):
-    engine, events = world()
+    engine, _ = world()
     first = train_for(METHOD, 2, engine=engine)
     train_for(METHOD, 3, engine=engine, start=first)
     again = train_for(METHOD, 4, engine=engine, start=first)
@@ -290,7 +294,7 @@ def test_a_client_works_anew_when_its_reply_was_refused(world, train_for):
 
 
 def test_the_bits_are_those_of_one_machine(world, task, train_for):
-    engine, events = world()
+    engine, _ = world()
     there = train_for(METHOD, 3, engine=engine)
     here = train_for(METHOD, 3)
     one, other = (encode(replace(s, client_states={}, engine={})) for s in (there, here))

@@ -40,7 +40,7 @@ def _add_start(parser: ArgumentParser) -> None:
     text = "port to publish (default 8443)"
     parser.add_argument("--port", type=int, default=8443, metavar="N", help=text)
     text = "address to publish (default 0.0.0.0: all of this machine)"
-    parser.add_argument("--listen", default="0.0.0.0", metavar="ADDRESS", help=text)  # noqa: S104
+    parser.add_argument("--listen", default="0.0.0.0", metavar="ADDRESS", help=text)
     text = "replies that a round needs (default: more than half of the clients asked)"
     parser.add_argument("--quorum", type=int, metavar="K", help=text)
     text = "seconds after which a round continues with a quorum (default 600)"
@@ -119,7 +119,9 @@ def _prepare(hub: "Hub", options: Namespace) -> None:
     from chronofed.flower.hub_service import prepare_app
 
     if not hub.exists and not (options.host and options.spec):
-        msg = f"{hub.path} is no hub yet; to make one, give SPEC.toml and --host NAME-OF-THIS-MACHINE"
+        msg = (
+            f"{hub.path} is no hub yet; to make one, give SPEC.toml and --host NAME-OF-THIS-MACHINE"
+        )
         raise SpecError(msg)
     if options.spec is not None:
         from chronofed.cli.flower import check_federation

@@ -1,8 +1,8 @@
 """Screening: check every reply before it is aggregated.
 
 A reply must have the names, shapes and types that the method produces on this model, which a dry run on one
-sample shows, and its numbers must be finite; otherwise it is refused. Tensors that are far larger than what other
-clients have ever sent are scaled down, not refused: a client whose data have just changed is unusual, too. So
+sample shows, and its numbers must be finite; otherwise it is refused. Tensors that are far larger than what
+other clients have ever sent are scaled down, not refused: a client whose data have just changed is unusual, too. So
 one client has a bounded influence on the model, whatever it sends. A hostile client can still send a wrong
 update of ordinary norm: ``clipped`` limits the damage, and nothing here detects it. Two methods whose replies
 look the same (FedAvg and FedProx) cannot be told apart either; the transport compares fingerprints for that.
@@ -37,8 +37,8 @@ class Screening(Config):
     """Limits beyond which a reply is scaled down or refused.
 
     Attributes:
-        max_norm_factor: Maximum norm of a tensor in an upload, as a multiple of what is usual: the median of the
-            largest norms that the other clients have sent so far. Larger tensors are scaled down.
+        max_norm_factor: Maximum norm of a tensor in an upload, as a multiple of what is usual: the median of
+            the largest norms that the other clients have sent so far. Larger tensors are scaled down.
         max_other_factor: The same for everything else: buffers, records for a memory on the server, and probes
             for adaptive weights. These differ more between honest clients: where a model fits the data of one
             client and not of another, gradients differ by a factor of some hundreds.

@@ -1,8 +1,8 @@
 """An engine whose clients are on other machines: orders travel as messages, and some get no answer.
 
 A round ends when all clients have answered; when its timeout has passed and a quorum has answered; or when a
-quorum has answered and no other client is online. Without a quorum, the round waits, asks again, and is skipped at
-last. An order keeps its name however often it is sent, and a
+quorum has answered and no other client is online. Without a quorum, the round waits, asks again, and is
+skipped at last. An order keeps its name however often it is sent, and a
 client that has served it already sends the same answer again. So it is always safe to retry: after an error,
 after the client's node has come back under another number, or after the server itself was restarted.
 """
@@ -346,7 +346,7 @@ class FlowerEngine:
         return request.refused and request.refusals > self.settings.retries
 
     def _reopen(self, requests: Requests) -> bool:
-        """Ask clients that failed or were refused once more, after a pause; return ``False`` if there are none."""
+        """Ask clients that failed or were refused again, after a pause; return ``False`` if there are none."""
         failed = [r for r in requests.values() if r.failures > self.settings.retries]
         refused = [r for r in requests.values() if r.refused and not self._is_hopeless(r)]
         if failed or refused:

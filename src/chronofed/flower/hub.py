@@ -13,9 +13,15 @@ from chronofed.core.atomic import make_folder, write_atomic
 from chronofed.core.config import Config, Count, Natural
 from chronofed.core.errors import RunError, SpecError
 from chronofed.core.spec_io import from_table
-from chronofed.flower.keys import CA, authority, check_cryptography, key_header, node_keys
+from chronofed.flower.keys import (
+    CA,
+    authority,
+    check_cryptography,
+    key_header,
+    node_keys,
+    write_files,
+)
 from chronofed.flower.keys import renew as renew_certificate
-from chronofed.flower.keys import write_files
 from chronofed.runs.json_files import read_json
 
 SETTINGS, NODES, NODE, NODE_KEY = "hub.json", "nodes.json", "node.json", "node.key"
@@ -112,7 +118,7 @@ class Hub:
         """
         if not self.exists:
             raise RunError(
-                f"{self.path} is not a hub; make one with: chronofed hub start {self.path} SPEC.toml --host NAME"
+                f"{self.path} is not a hub; make one: chronofed hub start {self.path} SPEC.toml --host NAME"
             )
         return from_table(self._read(SETTINGS), HubSettings, SETTINGS)
 
@@ -173,7 +179,9 @@ class Hub:
         """
         nodes = self.nodes
         if name not in nodes:
-            raise SpecError(f"{self.path} has no node {name!r}; it has {', '.join(nodes) or 'none'}")
+            raise SpecError(
+                f"{self.path} has no node {name!r}; it has {', '.join(nodes) or 'none'}"
+            )
         del nodes[name]
         self._write(NODES, msgspec.to_builtins(nodes))
         shutil.rmtree(self.path / "nodes" / name, ignore_errors=True)
@@ -205,7 +213,9 @@ def read_node(folder: Path) -> NodeSettings:
         RunError: If the folder was not made by a hub.
     """
     if not (folder / NODE).exists():
-        raise RunError(f"{folder} has no {NODE}; make it on the hub with: chronofed hub add-node HUB NAME")
+        raise RunError(
+            f"{folder} has no {NODE}; make it on the hub with: chronofed hub add-node HUB NAME"
+        )
     return from_table(dict(read_json(folder / NODE) or {}), NodeSettings, str(folder / NODE))
 
 

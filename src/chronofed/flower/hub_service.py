@@ -49,7 +49,7 @@ class HubService:
         port: Port of the SuperLink, on the loopback interface.
     """
 
-    def __init__(self, hub: Hub, say: Say = lambda line: None, listen: str = "0.0.0.0") -> None:  # noqa: S104
+    def __init__(self, hub: Hub, say: Say = lambda line: None, listen: str = "0.0.0.0") -> None:
         self.hub, self.say = hub, say
         self.listen = f"{listen}:{hub.settings.port}"
         self.port = free_port()
@@ -130,7 +130,9 @@ class HubService:
     def tend(self) -> bool:
         """Restart what has ended, and apply changes of the folder; return ``False`` when the run is over."""
         if self.processes.ended("superlink"):
-            self.say(f"the SuperLink has ended ({self.processes.last_line('superlink')}); starting it again")
+            self.say(
+                f"the SuperLink has ended ({self.processes.last_line('superlink')}); starting it again"
+            )
             self.processes.stop("superlink", "app")
             self.start_link()
         if self.processes.ended("proxy"):
@@ -149,7 +151,9 @@ class HubService:
         directory = RunDirectory(self.hub.run)
         if directory.summary() is not None:
             return False
-        busy = not self.processes.ended("app") or (directory.exists and directory.state == "running")
+        busy = not self.processes.ended("app") or (
+            directory.exists and directory.state == "running"
+        )
         if busy or time.monotonic() < self._next_start:
             return True
         rounds = len(directory.history()) if directory.exists else 0
@@ -221,7 +225,9 @@ def prepare_app(hub: Hub, spec: str, data: Path | None = None, **settings: Any) 
     """
     if (hub.app / "pyproject.toml").exists():
         if (hub.app / "spec.toml").read_text() != spec:
-            raise RunError(f"{hub.app} has another specification; use another folder for another experiment")
+            raise RunError(
+                f"{hub.app} has another specification; use another folder for another experiment"
+            )
         return
     new_app(hub.app, spec, hub.run, data, hub.path / ROSTER, **settings)
 

@@ -103,7 +103,10 @@ def read_status(hub: Hub) -> HubStatus:
     directory = RunDirectory(hub.run)
     history = directory.history() if directory.exists else []
     events, answers = (_read(hub.run / name) for name in ("events.jsonl", "answers.jsonl"))
-    seen = [*_read(hub.proxy / Path(SEEN_LOG).with_suffix(".old").name), *_read(hub.proxy / SEEN_LOG)]
+    seen = [
+        *_read(hub.proxy / Path(SEEN_LOG).with_suffix(".old").name),
+        *_read(hub.proxy / SEEN_LOG),
+    ]
     last = {line["node"]: line["time"] for line in seen if line["node"] and line["status"] == 200}
     spec = hub.app / "spec.toml"
     rounds = load_settings(spec).rounds if spec.exists() else None

@@ -103,7 +103,7 @@ def renew(folder: Path, hosts: Sequence[str], days: int = 365) -> list[Path]:
     try:
         root, key = (folder / CA).read_bytes(), (folder / CA_KEY).read_bytes()
     except OSError as error:
-        msg = f"{folder}: cannot renew the certificate without {CA} and {CA_KEY}; copy them back, or make new keys"
+        msg = f"{folder}: cannot renew the certificate without {CA} and {CA_KEY}; copy them back"
         raise RunError(msg) from error
     return write_files(folder, _leaf(root, key, hosts, days))
 
@@ -112,7 +112,8 @@ def expires(certificate: Path) -> datetime:
     """Return the time at which a certificate expires."""
     from cryptography import x509
 
-    return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
+    until: datetime = x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
+    return until
 
 
 def node_keys(name: str) -> dict[str, bytes]:
@@ -265,7 +266,7 @@ def _private(key: "ec.EllipticCurvePrivateKey") -> bytes:
     from cryptography.hazmat.primitives import serialization
 
     pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    return key.private_bytes(pem, pkcs8, serialization.NoEncryption())
+    return bytes(key.private_bytes(pem, pkcs8, serialization.NoEncryption()))
 
 
 def _signed(builder: "x509.CertificateBuilder", key: "ec.EllipticCurvePrivateKey") -> bytes:

@@ -135,7 +135,7 @@ def method_fingerprint(experiment: Experiment) -> str:
 
 
 def request_digest(request: Request, body: bytes) -> bytes:
-    """Return a digest of what a client is asked to do: a restored server may ask something else by the same name."""
+    """Return a digest of what a client is asked: a restored server may ask something else by the same name."""
     total = hashlib.blake2b(json.dumps(request.order, sort_keys=True).encode(), digest_size=16)
     total.update(body)
     return total.digest()

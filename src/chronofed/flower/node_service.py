@@ -52,7 +52,9 @@ class NodeService:
         find_program("flower-supernode")
         for name in (CA, NODE_KEY):
             if not (self.folder / name).exists():
-                raise RunError(f"{self.folder}: {name} is missing; carry the whole folder from the hub")
+                raise RunError(
+                    f"{self.folder}: {name} is missing; carry the whole folder from the hub"
+                )
         (self.folder / NODE_KEY).chmod(0o600)
         try:
             self._start_prefork()

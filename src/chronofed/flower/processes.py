@@ -76,15 +76,21 @@ class Processes:
         self._variables = dict(variables)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
-        """Start a program in its own session, so that Ctrl-C reaches this process only."""
+    def start(self, name: str, *command: str, log: bool = True) -> subprocess.Popen[bytes]:
+        """Start a program in its own session, so that Ctrl-C reaches this process only.
+
+        Args:
+            name: Its name here.
+            command: Program and arguments.
+            log: Write its output to a log file; otherwise it writes where this process does.
+        """
         self.logs.mkdir(parents=True, exist_ok=True)
-        with (self.logs / f"{name}.log").open("ab") as log:
+        with (self.logs / f"{name}.log").open("ab") as file:
             process = subprocess.Popen(
                 [_resolve(command[0]), *command[1:]],
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
+                stdout=file if log else None,
+                stderr=subprocess.STDOUT if log else None,
                 env=self._variables,
                 start_new_session=True,
                 umask=0o077,

@@ -2,7 +2,8 @@
 
 Settings of a run are in the app's ``[tool.flwr.app.config]``, or given with ``flwr run --run-config``:
 ``spec``, the specification; ``run``, the run directory on the server's machine; ``data``, its folder of data
-files; ``nodes``, a file that says which node is which client; and the settings of :class:`~chronofed.flower.settings.Federation`.
+files; ``nodes``, a file that says which node is which client; and the settings of
+:class:`~chronofed.flower.settings.Federation`.
 """
 
 import json

@@ -26,8 +26,8 @@ _BUSY_TIMEOUT_S = 30.0
 # Years 1 to 9999, in microseconds since 1970.
 _TIME = "BETWEEN -62135596800000000 AND 253402300799999999"
 # Content comes last in its row, so that SQLite can read the columns before it without reading it. Types and
-# ranges are checked by SQLite whenever a client store is opened. Phase 0 is what the server has accepted, phase 1
-# the outcome of the last order, which it may still refuse.
+# ranges are checked by SQLite whenever a client store is opened. Phase 0 is what the server has accepted, phase
+# 1 the outcome of the last order, which it may still refuse.
 _SCHEMA = f"""
 CREATE TABLE fact (name TEXT PRIMARY KEY, value ANY NOT NULL, CHECK (CASE name
     WHEN 'horizon' THEN typeof(value) = 'integer' AND value {_TIME}
@@ -37,10 +37,11 @@ CREATE TABLE answer (number INTEGER PRIMARY KEY, name TEXT NOT NULL,
     at INTEGER NOT NULL CHECK (at {_TIME}), request BLOB NOT NULL, digest BLOB NOT NULL, content BLOB NOT NULL)
     STRICT;
 CREATE TABLE state (number INTEGER PRIMARY KEY, digest BLOB NOT NULL, content BLOB NOT NULL) STRICT;
-CREATE TABLE phase (phase INTEGER PRIMARY KEY CHECK (phase IN (0, 1)), round INTEGER NOT NULL CHECK (round >= -1),
-    state INTEGER REFERENCES state) STRICT;
+CREATE TABLE phase (phase INTEGER PRIMARY KEY CHECK (phase IN (0, 1)),
+    round INTEGER NOT NULL CHECK (round >= -1), state INTEGER REFERENCES state) STRICT;
 CREATE TABLE record (number INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, content BLOB NOT NULL) STRICT;
-CREATE TABLE item (phase INTEGER NOT NULL CHECK (phase IN (0, 1)), place INTEGER NOT NULL, round INTEGER NOT NULL CHECK (round >= 0),
+CREATE TABLE item (phase INTEGER NOT NULL CHECK (phase IN (0, 1)), place INTEGER NOT NULL,
+    round INTEGER NOT NULL CHECK (round >= 0),
     client INTEGER NOT NULL CHECK (client >= 0), key INTEGER NOT NULL CHECK (key >= 0),
     size INTEGER NOT NULL CHECK (size >= 0), record INTEGER NOT NULL REFERENCES record,
     first INTEGER NOT NULL CHECK (first {_TIME}), last INTEGER NOT NULL CHECK (last {_TIME}),

@@ -72,7 +72,17 @@ class ItemTable:
         for place, (item, number) in enumerate(zip(items, numbers, strict=True)):
             first = first_seen.get((item.client, item.key), now)
             _, last = earlier.get((item.client, item.key, number), (first, now))
-            values = [phase, place, item.round, item.client, item.key, item.size, number, first, last]
+            values = [
+                phase,
+                place,
+                item.round,
+                item.client,
+                item.key,
+                item.size,
+                number,
+                first,
+                last,
+            ]
             values += codec.count_samples(item.record)
             self.database.execute("INSERT INTO item VALUES (?,?,?,?,?,?,?,?,?,?,?)", values)
         self._remove_unused()

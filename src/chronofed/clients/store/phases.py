@@ -74,7 +74,9 @@ class PhaseTable:
     def write(self, phase: int, round_: int, state: Record | None) -> None:
         """Write a phase; a state that is stored already is not written again."""
         number = None if state is None else self._number(state)
-        self.database.execute("INSERT OR REPLACE INTO phase VALUES (?, ?, ?)", [phase, round_, number])
+        self.database.execute(
+            "INSERT OR REPLACE INTO phase VALUES (?, ?, ?)", [phase, round_, number]
+        )
         self.remove_unused()
 
     def replace_state(self, phase: int, state: Record) -> None:
@@ -93,7 +95,9 @@ class PhaseTable:
     def _number(self, state: Record) -> int:
         content = codec.encode(state)
         digest = codec.digest(content)
-        found = self.database.execute("SELECT number FROM state WHERE digest = ?", [digest]).fetchone()
+        found = self.database.execute(
+            "SELECT number FROM state WHERE digest = ?", [digest]
+        ).fetchone()
         if found is not None:
             return int(found[0])
         insert = "INSERT INTO state (digest, content) VALUES (?, ?) RETURNING number"

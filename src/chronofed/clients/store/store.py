@@ -107,8 +107,8 @@ class ClientStore:
             accepted: Round of this client's last reply that the server has accepted; -1 for none.
 
         Returns:
-            The round of the state that is worked from; -1 for none. If it is less than ``accepted``, this client
-            store is older than the server (a backup, or lost); if it is more, the server is.
+            The round of the state that is worked from; -1 for none. If it is less than ``accepted``, this
+            client store is older than the server (a backup, or lost); if it is more, the server is.
         """
         with one_line_errors(self.path):
             phases = PhaseTable(self._database)
@@ -116,7 +116,7 @@ class ClientStore:
             return NEVER if self._base is None else phases.rounds()[self._base]
 
     def client_state(self) -> ClientState | None:
-        """Return the client state that :meth:`settle` chose, by default the last one; ``None`` if there is none."""
+        """Return the client state that :meth:`settle` chose, by default the last; ``None`` if there is none."""
         with one_line_errors(self.path):
             phases = PhaseTable(self._database)
             phase = self._base if self._settled else phases.latest()
