@@ -1,4 +1,4 @@
-"""Clients whose data change, over a transport in memory: nobody honest is refused, hostile influence is bounded."""
+"""Clients whose data change, over a transport in memory: nobody honest is refused."""
 
 from dataclasses import replace
 

@@ -54,7 +54,7 @@ def _config(options: Namespace) -> dict[str, str | float]:
     """Return the node's settings, all checked before anything starts."""
     from chronofed.core.spec_io import from_table
     from chronofed.data.client_source.load import load_source
-    from chronofed.flower.node_service import read_node
+    from chronofed.flower.hub import read_node
     from chronofed.flower.settings import Node
 
     if options.source is not None:

@@ -2,10 +2,11 @@
 
 A reply must have the names, shapes and types that the method produces on this model, which a dry run on one
 sample shows, and its numbers must be finite; otherwise it is refused. Tensors that are far larger than what
-other clients have ever sent are scaled down, not refused: a client whose data have just changed is unusual, too. So
-one client has a bounded influence on the model, whatever it sends. A hostile client can still send a wrong
-update of ordinary norm: ``clipped`` limits the damage, and nothing here detects it. Two methods whose replies
-look the same (FedAvg and FedProx) cannot be told apart either; the transport compares fingerprints for that.
+other clients have ever sent are scaled down, not refused: a client whose data have just changed is unusual,
+too. So one client has a bounded influence on the model, whatever it sends. A hostile client can still send a
+wrong update of ordinary norm: ``clipped`` limits the damage, and nothing here detects it. Two methods whose
+replies look the same (FedAvg and FedProx) cannot be told apart either; the transport compares fingerprints for
+that.
 """
 
 import math

@@ -95,6 +95,17 @@ class Hub:
         """Whether it has been made."""
         return (self.path / SETTINGS).exists()
 
+    def check(self) -> None:
+        """Refuse a folder that is no hub.
+
+        Raises:
+            RunError: With the command that makes one.
+        """
+        if not self.exists:
+            raise RunError(
+                f"{self.path} is not a hub; make one: chronofed hub start {self.path} SPEC.toml --host NAME"
+            )
+
     def create(self, settings: HubSettings) -> None:
         """Make the folder with new keys.
 
@@ -116,10 +127,7 @@ class Hub:
         Raises:
             RunError: If it does not exist.
         """
-        if not self.exists:
-            raise RunError(
-                f"{self.path} is not a hub; make one: chronofed hub start {self.path} SPEC.toml --host NAME"
-            )
+        self.check()
         return from_table(self._read(SETTINGS), HubSettings, SETTINGS)
 
     @property

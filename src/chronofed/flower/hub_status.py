@@ -99,7 +99,8 @@ def read_status(hub: Hub) -> HubStatus:
     Raises:
         RunError: If it is not a hub.
     """
-    expiry = hub.settings and f"{expires(hub.keys / CERTIFICATE):%Y-%m-%d}"
+    hub.check()
+    expiry = f"{expires(hub.keys / CERTIFICATE):%Y-%m-%d}"
     directory = RunDirectory(hub.run)
     history = directory.history() if directory.exists else []
     events, answers = (_read(hub.run / name) for name in ("events.jsonl", "answers.jsonl"))

@@ -1,8 +1,8 @@
 """The reverse proxy in front of a SuperLink: nginx, configured and checked by this program.
 
-A SuperLink serves three interfaces on one port: for nodes, for the operator (start an app, list runs) and for apps.
-Only the first has authentication. So the SuperLink listens on the loopback interface, and the proxy publishes the
-calls of nodes, one by one, with TLS, for nodes whose key is on a list.
+A SuperLink serves nodes, the operator (start an app, list runs) and apps on one port, and only nodes must prove
+who they are. So the SuperLink listens on the loopback interface, and the proxy publishes the calls of nodes,
+one by one, with TLS, for nodes whose key is on a list.
 """
 
 import os
