@@ -14,7 +14,7 @@ import pytest
 
 from chronofed import Subsets
 from chronofed.flower.processes import Processes, environment, free_port
-from tests.helpers.trial import NEEDS_FLOWER, events, rounds_done, small, wait
+from tests.helpers.trial import NEEDS_FLOWER, events, rounds_done, running, small, wait
 
 pytestmark = NEEDS_FLOWER
 
@@ -117,14 +117,4 @@ def test_a_preforked_node_ends_with_all_its_children(machines, tmp_path):
     wait(lambda: log.exists() and "SuperNode" in log.read_text(), what="the SuperNode's start")
     machines.processes.stop("node")
     assert process.poll() is not None
-    wait(lambda: not _mentions(str(tmp_path)), 60.0, "the end of all processes")
-
-
-def _mentions(text: str) -> list[str]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            found.append(path.read_text())
-        except OSError:
-            continue
-    return [line for line in found if text in line]
+    wait(lambda: not running(str(tmp_path)), 60.0, "the end of all processes")

@@ -19,7 +19,7 @@ from chronofed.flower.hub_service import HubService, prepare_app
 from chronofed.flower.hub_status import read_status
 from chronofed.flower.keys import make_keys
 from chronofed.flower.processes import Processes, environment, free_port
-from tests.helpers.trial import NEEDS_FLOWER, events, rounds_done, wait
+from tests.helpers.trial import NEEDS_FLOWER, events, rounds_done, running, wait
 
 NEEDS_NGINX = pytest.mark.skipif(
     shutil.which("nginx", path=f"{os.environ.get('PATH')}:/usr/sbin") is None,
@@ -298,17 +298,7 @@ def test_the_superlink_listens_on_the_loopback_interface_only(guarded):
     """Everything that listens below the hub's process: the proxy on its port, the SuperLink on loopback."""
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     listening = {line[1] for line in lines if line[3] == "0A"}
-    (text,) = [p for p in _commands("flower-superlink") if str(guarded.hub.path) in p]
+    (text,) = [p for p in running("flower-superlink") if str(guarded.hub.path) in p]
     port = int(text.split("\0")[text.split("\0").index("--port") + 1])
     assert f"0100007F:{port:04X}" in listening
     assert f"00000000:{port:04X}" not in listening
-
-
-def _commands(program: str) -> list[str]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            found.append(path.read_text())
-        except OSError:
-            continue
-    return [text for text in found if program in text]

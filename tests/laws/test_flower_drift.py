@@ -6,21 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from chronofed import CoreSet, Experiment, FedAvg, Method, Scaffold, Train, Visit
-from chronofed.clients.screening import Screen, Screening
+from chronofed import CoreSet, FedAvg, Method, Scaffold, Train, Visit
 from chronofed.core.errors import RunError
 from chronofed.engines import SerialEngine
 from chronofed.flower.codec import read_result, write_result
-from chronofed.flower.engine import FlowerEngine
-from chronofed.flower.messages import method_fingerprint, read_reply
-from chronofed.flower.node import ClientNode, RoundData
-from chronofed.flower.settings import Federation
+from chronofed.flower.messages import read_reply
 from chronofed.runs.checkpoint import encode
 from chronofed.scenarios import Scenario
 from chronofed.scenarios.membership import Everyone
-from tests.helpers.fake_transport import FakeClock, FakeTransport
+from tests.helpers.fake_federation import fake_federation
 
-RUN = "00c0ffee"
 DRIFTING = Method(Scaffold(), CoreSet(size=10))
 TRAIN = Train(lr=0.1, batch_size=16, steps=4)
 
@@ -47,30 +42,10 @@ class ChangingLabels:
 def drift(task, data, tmp_path):
     """A scenario of drifting clients, and an engine on Flower's messages with screening for it."""
 
-    def build(method, clients=7, tamper=None, **settings):
+    def build(method, clients=7, **others):
         scenario = Scenario(ChangingLabels(data.train.y.numpy(), clients), Everyone())
-        experiment = Experiment(method=method)
-        known = {method_fingerprint(experiment): experiment}
-
-        def share(experiment, order, client_store):
-            visit = scenario.at(order.round).visits[order.client]
-            return RoundData(task.samples(visit.indices), visit.key, task.objective())
-
-        nodes = {100 + i: ClientNode(i, known, tmp_path, share) for i in range(clients)}
-        clock, events = FakeClock(), []
-        limits = Federation(**settings)
-        engine = FlowerEngine(
-            task,
-            FakeTransport(clock, nodes, tamper),
-            RUN,
-            *known,
-            Screen.on(task, method, Screening()),
-            limits,
-            events.append,
-            now=lambda: clock.now,
-            sleep=clock.sleep,
-        )
-        return scenario, engine, events
+        world = fake_federation(task, scenario, method, tmp_path, range(clients), **others)
+        return scenario, world.engine, world.events
 
     return build
 

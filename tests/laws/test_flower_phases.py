@@ -7,23 +7,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from chronofed import CoreSet, Experiment, Method, Scaffold, Train
+from chronofed import CoreSet, Method, Scaffold, Train
 from chronofed.clients.messages import Order
-from chronofed.clients.screening import Screen
 from chronofed.clients.state import ClientState
 from chronofed.clients.store import ClientStore
 from chronofed.engines import SerialEngine
 from chronofed.flower.codec import OrderWriter, read_result, write_result
-from chronofed.flower.engine import FlowerEngine
-from chronofed.flower.messages import method_fingerprint, read_reply, read_request
-from chronofed.flower.node import ClientNode, RoundData
-from chronofed.flower.settings import Federation
+from chronofed.flower.messages import read_reply, read_request
 from chronofed.methods.memories import MemoryItem
 from chronofed.methods.weighting import Merged
 from chronofed.runs.checkpoint import encode
-from tests.helpers.fake_transport import FakeClock, FakeTransport
+from tests.helpers.fake_federation import RUN, fake_federation, shared_by
 
-RUN = "00c0ffee"
 METHOD = Method(Scaffold(), CoreSet(size=10))
 
 
@@ -132,28 +127,9 @@ def test_forgetting_reaches_both_phases(tmp_path):
 
 @pytest.fixture
 def world(task, scenario, tmp_path):
-    def build(method=METHOD, tamper=None, **settings):
-        experiment = Experiment(method=method)
-        known = {method_fingerprint(experiment): experiment}
-
-        def share(experiment, order, client_store):
-            visit = scenario.at(order.round).visits[order.client]
-            return RoundData(task.samples(visit.indices), visit.key, task.objective())
-
-        nodes = {100 + i: ClientNode(i, known, tmp_path / "state", share) for i in range(4)}
-        clock, events = FakeClock(), []
-        engine = FlowerEngine(
-            task,
-            FakeTransport(clock, nodes, tamper),
-            RUN,
-            *known,
-            Screen.on(task, method),
-            Federation(**settings),
-            events.append,
-            now=lambda: clock.now,
-            sleep=clock.sleep,
-        )
-        return engine, events
+    def build(method=METHOD, **others):
+        world = fake_federation(task, scenario, method, tmp_path / "state", range(4), **others)
+        return world.engine, world.events
 
     return build
 
@@ -248,12 +224,13 @@ def test_numbers_that_are_not_finite_are_neither_sent_nor_kept(world, task, scen
     """One absurd row in round 1: the client is left out in this round, and is back in the next."""
     engine, events = world(retries=0)
 
+    usual = shared_by(task, scenario)
+
     def share(experiment, order, client_store):
-        visit = scenario.at(order.round).visits[order.client]
-        samples = task.samples(visit.indices)
-        if (order.client, order.round) == (2, 1):
-            samples = replace(samples, x=samples.x * 1e38)
-        return RoundData(samples, visit.key, task.objective())
+        data = usual(experiment, order, client_store)
+        if (order.client, order.round) != (2, 1):
+            return data
+        return replace(data, samples=replace(data.samples, x=data.samples.x * 1e38))
 
     nodes = engine.transport.client_nodes
     nodes[102] = replace(nodes[102], provider=share)
