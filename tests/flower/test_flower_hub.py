@@ -198,17 +198,17 @@ class Guarded:
             self.hub.add_node(name)
         prepare_app(self.hub, "rounds = 1\n")
 
-    def curl(self, path: str, length: int = 0, **headers: str) -> int:
-        """Send the head of a request over TLS, byte for byte, and return the status."""
+    def curl(self, path: str, length: int = 0, body: bytes = b"", **headers: str) -> int:
+        """Send a request over TLS, byte for byte, and return the status; its body may be shorter than it says."""
         context = ssl.create_default_context(cafile=self.hub.keys / "ca.crt")
-        lines = [f"POST {path} HTTP/1.1", "Host: hub", f"Content-Length: {length}"]
+        lines = [f"POST {path} HTTP/1.1", "Host: hub", f"Content-Length: {length or len(body)}"]
         lines += ["Content-Type: application/protobuf", "Connection: close"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         with (
             socket.create_connection(("127.0.0.1", self.port), timeout=30) as plain,
             context.wrap_socket(plain, server_hostname="127.0.0.1") as server,
         ):
-            server.sendall("\r\n".join([*lines, "", ""]).encode())
+            server.sendall("\r\n".join([*lines, "", ""]).encode() + body)
             return int(server.recv(64).split()[1])
 
 
@@ -278,6 +278,8 @@ def test_only_calls_of_nodes_are_published_and_only_for_known_keys(guarded):
     assert guarded.curl("/v1/fleet/pull-messages", flwr_public_key=other) == 401
     # A public key is no secret: without its private half, Flower refuses the request.
     assert guarded.curl("/v1/fleet/pull-messages", flwr_public_key=known) == 401
+    # A body that nginx must write to its own folder gets as far.
+    assert guarded.curl("/v1/fleet/push-object", body=bytes(10**6), flwr_public_key=known) == 401
     assert guarded.curl("/v1/fleet/push-object", 70_000_000, flwr_public_key=known) == 413
 
 

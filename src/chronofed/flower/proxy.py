@@ -11,6 +11,7 @@ import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from pwd import getpwuid
 
 from chronofed.core.atomic import write_atomic
 from chronofed.core.errors import RunError
@@ -38,7 +39,7 @@ MAX_BODY_MB = 64
 _TEMPLATE = """\
 # Written by chronofed; changes are lost.
 daemon off;
-worker_processes 1;
+{user}worker_processes 1;
 pid {folder}/nginx.pid;
 error_log {folder}/{error_log} warn;
 events {{ worker_connections 2048; }}
@@ -115,7 +116,10 @@ def configuration(
     """
     names = "\n".join(f'    "{header}" "{name}";' for header, name in sorted(nodes.items()))
     calls = (_LOCATION.format(call=call, host=LOOPBACK, port=link_port) for call in NODE_CALLS)
+    # Started by root, nginx would let another user do the work, who cannot write to the hub's folder.
+    user = f"user {getpwuid(0).pw_name};\n" if os.geteuid() == 0 else ""
     return _TEMPLATE.format(
+        user=user,
         folder=_quoted(folder),
         authority=_quoted(keys / CA),
         certificate=_quoted(keys / CERTIFICATE),
