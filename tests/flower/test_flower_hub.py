@@ -199,7 +199,7 @@ class Guarded:
         prepare_app(self.hub, "rounds = 1\n")
 
     def curl(self, path: str, length: int = 0, body: bytes = b"", **headers: str) -> int:
-        """Send a request over TLS, byte for byte, and return the status; its body may be shorter than it says."""
+        """Send a request over TLS, byte for byte, and return the status; it may promise a longer body."""
         context = ssl.create_default_context(cafile=self.hub.keys / "ca.crt")
         lines = [f"POST {path} HTTP/1.1", "Host: hub", f"Content-Length: {length or len(body)}"]
         lines += ["Content-Type: application/protobuf", "Connection: close"]
