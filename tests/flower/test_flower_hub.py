@@ -278,8 +278,9 @@ def test_only_calls_of_nodes_are_published_and_only_for_known_keys(guarded):
     assert guarded.curl("/v1/fleet/pull-messages", flwr_public_key=other) == 401
     # A public key is no secret: without its private half, Flower refuses the request.
     assert guarded.curl("/v1/fleet/pull-messages", flwr_public_key=known) == 401
-    # A body that nginx must write to its own folder gets as far.
-    assert guarded.curl("/v1/fleet/push-object", body=bytes(10**6), flwr_public_key=known) == 401
+    # A body that nginx must write to its own folder gets as far: Flower reads that it is no message.
+    assert guarded.curl("/v1/fleet/push-object", body=bytes(10**6), flwr_public_key=known) == 400
+    assert "crit" not in (guarded.hub.proxy / "nginx-error.log").read_text()
     assert guarded.curl("/v1/fleet/push-object", 70_000_000, flwr_public_key=known) == 413
 
 
