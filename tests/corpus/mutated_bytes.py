@@ -206,10 +206,10 @@ def exchange_seeds(world, method, order, exchange, result) -> Iterator[Seed]:
         message = Message.unpack(content)
         answer = read_result(read_reply(message), message.body, 10**6)
         reason = screen.check(answer, order, exchange)
-        reason = reason or screen.outliers([answer], order, exchange).get(answer.client)
         if reason is not None:
             raise MessageError(reason)
-        return answer
+        ((clipped,), _) = screen.clip([answer], order, exchange)
+        return clipped
 
     _, message = OrderWriter(RUN, "f").write(order, exchange)
     request = Request(PROTOCOL, exchange, RUN, "f", order.round, order.client)

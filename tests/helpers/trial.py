@@ -96,6 +96,17 @@ def wait(condition, seconds: float = 240.0, what: str = "it") -> None:
         time.sleep(0.2)
 
 
+def running(text: str) -> list[str]:
+    """Return the command lines of all processes of this machine that contain a text."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_text())
+        except OSError:
+            continue
+    return [line for line in found if text in line]
+
+
 def rounds_done(run: Path) -> int:
     return len(RunDirectory(run).history())
 

@@ -1,68 +1,33 @@
 """The engine for clients on other machines, with a transport in memory: no Flower, no processes."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
 import torch
 
-from chronofed import CoreSet, Ditto, Experiment, FedAvg, Method, PostLocal, Scaffold, Step, Train
+from chronofed import CoreSet, Ditto, FedAvg, Method, PostLocal, Scaffold, Step, Train
 from chronofed.clients.messages import Order
-from chronofed.clients.screening import Screen
 from chronofed.clients.store import ClientStore
 from chronofed.core.errors import RunError
 from chronofed.engines import SerialEngine
 from chronofed.flower.codec import OrderWriter, read_result, write_result
-from chronofed.flower.engine import FlowerEngine
-from chronofed.flower.messages import Message, method_fingerprint, read_reply, write_error
-from chronofed.flower.node import ClientNode, RoundData
+from chronofed.flower.messages import Message, read_reply, write_error
 from chronofed.flower.settings import Federation
 from chronofed.runs.checkpoint import encode
-from tests.helpers.fake_transport import FakeClock, FakeTransport
+from tests.helpers.fake_federation import RUN, World, fake_federation
 from tests.helpers.methods import every_method
 
-RUN = "00c0ffee"
 STATEFUL = Method(Scaffold(), CoreSet(size=20))
-
-
-@dataclass
-class World:
-    transport: FakeTransport
-    engine: FlowerEngine
-    events: list[dict]
-
-    def kinds(self):
-        return [event["event"] for event in self.events]
 
 
 @pytest.fixture
 def world(task, scenario, tmp_path):
     """A server and four clients, of which ``clients`` are there from the beginning."""
 
-    def build(method, *, tamper=None, clients=(0, 1, 2, 3), provider=None, **settings) -> World:
-        def share(experiment, order, client_store):
-            visit = scenario.at(order.round).visits[order.client]
-            return RoundData(task.samples(visit.indices), visit.key, task.objective())
-
-        known = {method_fingerprint(Experiment(method=method)): Experiment(method=method)}
-        client_nodes = {
-            100 + i: ClientNode(i, known, tmp_path / "state", provider or share) for i in clients
-        }
-        clock, events = FakeClock(), []
-        transport = FakeTransport(clock, client_nodes, tamper)
-        engine = FlowerEngine(
-            task,
-            transport,
-            RUN,
-            *known,
-            Screen.on(task, method),
-            Federation(**settings),
-            events.append,
-            now=lambda: clock.now,
-            sleep=clock.sleep,
-        )
-        return World(transport, engine, events)
+    def build(method, *, clients=(0, 1, 2, 3), **others) -> World:
+        return fake_federation(task, scenario, method, tmp_path / "state", clients, **others)
 
     return build
 
@@ -148,7 +113,7 @@ def test_an_exception_in_a_client_is_a_failure_with_its_reason(world, train_for)
     def provider(experiment, order, client_store):
         raise ZeroDivisionError("no data today")
 
-    there = world(Method(), provider=provider, quorum_timeout_s=20.0)
+    there = world(Method(), provider=provider, quorum_timeout_s=20.0, max_skips=0)
     with pytest.raises(RunError, match="round 0: only 0 of 4 clients gave a usable answer"):
         train_for(Method(), 1, engine=there.engine)
     assert {e["reason"] for e in there.events if "reason" in e} == {"error 2: no data today"}
@@ -180,7 +145,7 @@ def test_below_the_quorum_a_round_waits_beyond_its_timeout(world, train_for):
 
 
 def test_without_a_quorum_the_run_stops_with_one_line(world, train_for):
-    there = world(Method(), clients=(0,), quorum=3, quorum_timeout_s=100.0, poll_s=1.0)
+    there = world(Method(), clients=(0,), quorum=3, quorum_timeout_s=100.0, max_skips=0, poll_s=1.0)
     with pytest.raises(
         RunError, match=r"only 1 of 4 clients .* 3 are needed; see events.jsonl"
     ) as error:
@@ -229,7 +194,7 @@ def not_json(request, reply, result):
 
 def other_protocol(request, reply, result):
     message = write_result(request, result)
-    return Message(message.header.replace('"protocol": 2', '"protocol": 99'), message.body)
+    return Message(message.header.replace('"protocol": 3', '"protocol": 99'), message.body)
 
 
 BAD = {
@@ -239,7 +204,7 @@ BAD = {
     other_client: "the reply is for 0, expected 1",
     cut: "malformed body",
     not_json: "malformed header",
-    other_protocol: "protocol 99, but this side uses 2",
+    other_protocol: "protocol 99, but this side uses 3",
 }
 
 
@@ -314,7 +279,7 @@ def test_a_node_that_cannot_say_who_it_is_is_ignored(world, train_for):
 def test_an_order_for_another_client_or_method_is_refused_by_the_node(world, train_for):
     there = world(Method())
     other = world(Method(FedAvg(server_lr=0.5))).engine
-    settings = Federation(quorum_timeout_s=12.0)
+    settings = Federation(quorum_timeout_s=12.0, max_skips=0)
     other = replace(other, transport=there.transport, settings=settings)
     with pytest.raises(RunError):
         train_for(Method(FedAvg(server_lr=0.5)), 1, engine=other)

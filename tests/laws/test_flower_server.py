@@ -162,7 +162,7 @@ def test_the_reason_of_a_stop_is_an_event(transport, tmp_path):
     transport.client_nodes.clear()
     transport.clock.sleep(0)
     with pytest.raises(RunError, match="round 0: only 0 of 3"):
-        serve(transport, tmp_path / "run", quorum_timeout_s=0.05)
+        serve(transport, tmp_path / "run", quorum_timeout_s=0.05, max_skips=0)
     last = json.loads((tmp_path / "run/events.jsonl").read_text().splitlines()[-1])
     assert last["event"] == "stopped"
     assert last["code"] == RunError.exit_code

@@ -1,6 +1,8 @@
 """Honest replies of every method pass the screen; hostile ones are refused with a reason."""
 
 import itertools
+import operator
+import statistics
 from dataclasses import replace
 
 import pytest
@@ -79,7 +81,9 @@ class Watched:
         self.orders, self.results = {o.client: o for o in orders}, list(work(method, orders, plan))
         for result in self.results:
             self.problems.append(self.screen.check(result, self.orders[result.client], exchange))
-        self.problems += self.screen.outliers(self.results, orders[0], exchange).values()
+        clipped, problems = self.screen.clip(self.results, orders[0], exchange)
+        self.problems += problems.values()
+        assert problems or all(map(operator.is_, clipped, self.results))
         return self.results
 
 
@@ -353,7 +357,7 @@ def test_an_answer_to_the_other_exchange_is_refused(scenario, task):
     assert problem == "upload.gradient: missing; a reply of another method?"
 
 
-# --- outliers
+# --- clipping
 
 
 def scaled(result, part, entry, factor):
@@ -361,88 +365,122 @@ def scaled(result, part, entry, factor):
     return replace(result, **{part: changed(record, **{entry: factor * record[entry]})})
 
 
+def norms(results, part="upload", entry="delta"):
+    return [float(getattr(result, part)[entry].double().norm()) for result in results]
+
+
 @pytest.mark.parametrize(
-    ("part", "entry", "setting"),
+    ("part", "entry", "setting", "factor"),
     [
-        ("upload", "delta", "max_norm_factor 10"),
-        ("upload", "steps", "max_norm_factor 10"),
-        ("record", "linear", "max_other_factor 1000"),
-        ("record", "diagonal", "max_other_factor 1000"),
-        ("probe", "gradient", "max_other_factor 1000"),
+        ("upload", "delta", "max_norm_factor 10", 10),
+        ("upload", "steps", "max_norm_factor 10", 10),
+        ("record", "linear", "max_other_factor 1000", 1000),
+        ("record", "diagonal", "max_other_factor 1000", 1000),
+        ("probe", "gradient", "max_other_factor 1000", 1000),
     ],
 )
-def test_far_larger_replies_are_outliers(part, entry, setting, honest):
-    factor = 100 if part == "upload" else 100_000
+def test_far_larger_tensors_are_scaled_down_and_nothing_else(part, entry, setting, factor, honest):
+    screen = fresh(honest)
     first, *others = honest.results
-    hostile = scaled(first, part, entry, factor)
-    assert honest.screen.check(hostile, honest.orders[first.client]) is None
-    found = honest.screen.outliers([hostile, *others], honest.orders[first.client])
+    order = honest.orders[first.client]
+    hostile = scaled(first, part, entry, 1e6)
+    assert screen.check(replace(hostile, upload=first.upload), order) is None
+    (clipped, *same), found = screen.clip([hostile, *others], order)
     assert found.keys() == {first.client}
     assert found[first.client].startswith(f"round 2: {part}.{entry}: norm ")
     assert setting in found[first.client]
     assert "\n" not in found[first.client]
+    assert all(map(operator.is_, same, others))
+    allowed = factor * statistics.median_high(norms(others, part, entry))
+    assert norms([clipped], part, entry)[0] == pytest.approx(allowed)
+    direction = getattr(hostile, part)[entry] * (allowed / norms([hostile], part, entry)[0])
+    torch.testing.assert_close(getattr(clipped, part)[entry], direction)
+    for other in {"upload", "record", "probe"} - {part}:
+        assert getattr(clipped, other) is getattr(hostile, other)
 
 
 @pytest.mark.parametrize(("backbone", "entry"), [(FedCurv(), "fisher"), (Pvi(), "precision")])
-@pytest.mark.parametrize(("factor", "refused"), [(100, False), (100_000, True)])
+@pytest.mark.parametrize(("factor", "clipped"), [(100, False), (100_000, True)])
 def test_curvatures_differ_more_between_honest_clients(
-    backbone, entry, factor, refused, scenario, task
+    backbone, entry, factor, clipped, scenario, task
 ):
     bounds = {key: 1.0 for key in backbone.upload_keys if key != "delta"}
     method = Method(Clipped(backbone, bounds=bounds))
     honest = watched(method, scenario, task, rounds=1)
     first, *others = honest.results
     large = scaled(first, "upload", entry, factor)
-    found = honest.screen.outliers([large, *others], honest.orders[first.client])
-    assert (first.client in found) == refused
+    _, found = honest.screen.clip([large, *others], honest.orders[first.client])
+    assert (first.client in found) == clipped
 
 
 def fresh(honest, **settings) -> Screen:
     return Screen(FULL, honest.screen.objective, honest.screen.sample, Screening(**settings))
 
 
-def test_a_cohort_is_measured_by_its_own_median(honest):
-    results = honest.results
-    order = honest.orders[results[0].client]
+def loud(honest, number=0, factor=100.0):
+    return scaled(honest.results[number], "upload", "delta", factor)
+
+
+def test_half_of_a_cohort_cannot_raise_the_limit_together(honest):
+    results, order = honest.results, honest.orders[honest.results[0].client]
     assert len(results) == 4
-    two = [scaled(r, "upload", "delta", 100) for r in results[:2]]
-    assert fresh(honest).outliers(results, order) == {}
-    assert fresh(honest).outliers([two[0], *results[1:]], order).keys() == {results[0].client}
-    # where many lie, the median does too: half of the cohort is too much without a history
-    assert fresh(honest).outliers([*two, *results[2:]], order) == {}
+    hostile = [loud(honest, 0), loud(honest, 1)]
+    assert fresh(honest).clip(results, order)[1] == {}
+    clipped, found = fresh(honest).clip([*hostile, *results[2:]], order)
+    assert found.keys() == {r.client for r in hostile}
+    assert max(norms(clipped)) <= 10 * max(norms(results)) * (1 + 1e-6)
 
 
-def test_few_replies_are_measured_by_earlier_rounds(honest):
-    results = honest.results
-    order = honest.orders[results[0].client]
-    hostile = scaled(results[0], "upload", "delta", 100)
-    assert fresh(honest).outliers([hostile], order) == {}  # nothing to compare with
+def test_nobody_raises_the_limit_round_by_round(honest):
+    """Shouting ten times louder every time: what gets through stays where it was."""
+    order, screen = honest.orders[honest.results[0].client], fresh(honest)
+    for round_ in range(6):
+        results = [loud(honest, 0, 10.0**round_), loud(honest, 1, 10.0**round_)]
+        clipped, _ = screen.clip([*results, *honest.results[2:]], order)
+        assert max(norms(clipped)) <= 10 * max(norms(honest.results)) * (1 + 1e-6)
+
+
+def test_few_replies_are_measured_by_what_others_sent_before(honest):
+    results, order = honest.results, honest.orders[honest.results[0].client]
+    assert fresh(honest).clip([loud(honest)], order)[1] == {}  # nothing to compare with
     screen = fresh(honest)
-    assert screen.outliers(results[:2], order) == {}
-    assert screen.outliers([hostile], order).keys() == {hostile.client}
-    assert screen.outliers([results[0]], order) == {}
+    assert screen.clip(results[:2], order)[1] == {}
+    assert screen.clip([loud(honest)], order)[1].keys() == {results[0].client}
+    assert screen.clip([results[0]], order)[1] == {}
 
 
-def test_what_was_refused_is_not_remembered(honest):
-    screen, order = fresh(honest), honest.orders[honest.results[0].client]
-    screen.outliers(honest.results, order)
-    before = screen.state_dict()
-    hostile = scaled(honest.results[0], "upload", "delta", 100)
-    assert screen.outliers([hostile], order)
-    assert {k: v.tolist() for k, v in screen.state_dict().items()} == {
-        k: v.tolist() for k, v in before.items()
-    }
+def test_a_client_that_is_always_alone_is_compared_with_itself(honest):
+    order, screen = honest.orders[honest.results[0].client], fresh(honest)
+    assert screen.clip([honest.results[0]], order)[1] == {}
+    assert len(screen.clip([loud(honest)], order)[1]) == 1
 
 
-def test_a_history_survives_a_restart_and_ends(honest):
+def test_updates_may_get_small_and_large_again(honest):
+    """A model that fits its data, until they change."""
+    order, screen = honest.orders[honest.results[0].client], fresh(honest)
+    for size in (1.0, 0.1, 0.001, 1e-5):
+        quiet = [scaled(r, "upload", "delta", size) for r in honest.results]
+        assert screen.clip(quiet, order)[1] == {}
+    assert screen.clip([honest.results[0], *quiet[1:]], order)[1] == {}
+    assert screen.clip(honest.results, order)[1] == {}
+
+
+def test_what_is_known_survives_a_restart(honest):
     order = honest.orders[honest.results[0].client]
-    screen, again = fresh(honest, history=5), fresh(honest, history=5)
-    for _ in range(3):
-        screen.outliers(honest.results, order)
+    screen, again = fresh(honest), fresh(honest)
+    screen.clip(honest.results, order)
     again.load_state_dict(screen.state_dict())
-    assert {len(v) for v in again.state_dict().values()} == {5}
-    hostile = scaled(honest.results[0], "upload", "delta", 100)
-    assert again.outliers([hostile], order) == screen.outliers([hostile], order) != {}
+    one, other = (s.clip([loud(honest)], order) for s in (again, screen))
+    assert one[1] == other[1] != {}
+    assert torch.equal(one[0][0].upload["delta"], other[0][0].upload["delta"])
+
+
+def test_only_some_clients_are_remembered_the_latest(honest):
+    order, screen = honest.orders[honest.results[0].client], fresh(honest, history=2)
+    for result in honest.results:
+        screen.clip([result], order)
+    (known,) = [t for name, t in screen.state_dict().items() if name == "train upload.delta"]
+    assert known[:, 0].tolist() == [2, 3]
 
 
 def test_the_largest_norm_is_a_bound_of_its_own(honest):
@@ -457,7 +495,7 @@ def test_the_largest_norm_is_a_bound_of_its_own(honest):
 def test_settings_decide(honest):
     order = honest.orders[honest.results[0].client]
     hostile = [scaled(honest.results[0], "upload", "delta", 100), *honest.results[1:]]
-    assert fresh(honest, max_norm_factor=1e4).outliers(hostile, order) == {}
+    assert fresh(honest, max_norm_factor=1e4).clip(hostile, order)[1] == {}
     assert "(max_norm)" in fresh(honest, max_norm=1e-6).check(honest.results[0], order)
     assert "1 to 3 samples" in fresh(honest, max_size=3).check(honest.results[0], order)
     with pytest.raises(ValueError, match="max_norm_factor"):

@@ -69,7 +69,10 @@ def _add_local(parser: ArgumentParser) -> None:
     for name, text in (
         ("round-timeout", "seconds after which a round continues with a quorum (default 600)"),
         ("join-timeout", "seconds the first round waits for clients to connect (default 60)"),
-        ("quorum-timeout", "seconds until a round without a quorum stops the run (default 86400)"),
+        (
+            "quorum-timeout",
+            "seconds after which a round without a quorum is skipped (default 3600)",
+        ),
         ("poll", "seconds between two checks for replies (default 0.2)"),
     ):
         dest = f"{name.replace('-', '_')}_s"
@@ -223,7 +226,7 @@ def _keys(options: Namespace) -> int:
 def _prefork(options: Namespace) -> int:
     """Run one of Flower's programs with preforked app processes."""
     import shutil
-    import subprocess
+    import time
 
     from chronofed.flower.prefork import write_launchers
     from chronofed.flower.processes import Processes, environment, find_program
@@ -240,7 +243,11 @@ def _prefork(options: Namespace) -> int:
         with Processes(folder / "logs", variables) as processes:
             server = (sys.executable, "-m", "chronofed.flower.prefork", str(socket))
             processes.start("prefork", *server)
-            return subprocess.call(command, env=variables)
+            # Ended with the other by every signal that ends this command.
+            process = processes.start("program", *command, log=False)
+            while process.poll() is None:
+                time.sleep(0.2)
+            return process.returncode
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(socket.parent, ignore_errors=True)

@@ -1,17 +1,19 @@
 """Screening: check every reply before it is aggregated.
 
 A reply must have the names, shapes and types that the method produces on this model, which a dry run on one
-sample shows, and its numbers must be finite and of a plausible size. A hostile client can still send a wrong
-update of ordinary norm: ``clipped`` limits the damage, and nothing here detects it. Two methods whose replies
-look the same (FedAvg and FedProx) cannot be told apart either; the transport compares fingerprints for that.
+sample shows, and its numbers must be finite; otherwise it is refused. Tensors that are far larger than what
+other clients have ever sent are scaled down, not refused: a client whose data have just changed is unusual,
+too. So one client has a bounded influence on the model, whatever it sends. A hostile client can still send a
+wrong update of ordinary norm: ``clipped`` limits the damage, and nothing here detects it. Two methods whose
+replies look the same (FedAvg and FedProx) cannot be told apart either; the transport compares fingerprints for
+that.
 """
 
 import math
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
-from typing import Annotated, Self
+from statistics import median_high
+from typing import Annotated, Any, Self
 
 import msgspec
 import numpy as np
@@ -27,31 +29,30 @@ from chronofed.methods.memories import Forget
 from chronofed.methods.method import Method
 
 Factor = Annotated[float, msgspec.Meta(gt=1, le=LARGEST)]
-MIN_REPLIES = 3
-"""Replies that a cohort needs for its median to count."""
 _Form = tuple[Exchange, tuple[tuple[str | int, ...], ...]]
 MAX_CHARACTERS = 40
 """Characters of a client's text that a message quotes."""
 
 
 class Screening(Config):
-    """Limits beyond which a reply is refused.
+    """Limits beyond which a reply is scaled down or refused.
 
     Attributes:
-        max_norm_factor: Maximum norm of a tensor in an upload, as a multiple of the median.
+        max_norm_factor: Maximum norm of a tensor in an upload, as a multiple of what is usual: the median of
+            the largest norms that the other clients have sent so far. Larger tensors are scaled down.
         max_other_factor: The same for everything else: curvatures in an upload, buffers, records for a memory
             on the server, and probes for adaptive weights. These differ more between honest clients: where a
             model fits the data of one client and not of another, gradients differ by a factor of some hundreds.
-        max_norm: Maximum norm of a tensor in an upload, whatever the others send.
+        max_norm: Norm of a tensor in an upload above which a reply is refused, whatever the others send.
         max_size: Maximum number of samples that a client may claim to have.
-        history: Number of recently accepted norms to remember; they help where fewer than 3 clients reply.
+        history: Number of clients whose largest norms are remembered; those that replied last stay.
     """
 
     max_norm_factor: Factor = 10.0
     max_other_factor: Factor = 1000.0
     max_norm: Positive = 1e6
     max_size: Count = 10_000_000
-    history: Count = 100
+    history: Count = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,8 @@ class Screen:
     sample: Samples
     settings: Screening = field(default_factory=Screening)
     _specs: dict[_Form, dict[str, TensorSpec]] = field(init=False, default_factory=dict)
-    _norms: dict[str, deque[float]] = field(init=False, default_factory=dict)
+    _peaks: dict[str, dict[int, float]] = field(init=False, default_factory=dict)
+    """Largest norm of every client, by exchange and tensor; what was scaled down counts as such."""
 
     @classmethod
     def on(cls, task: Task, method: Method, settings: Screening | None = None) -> Self:
@@ -122,44 +124,51 @@ class Screen:
             or self._too_large(result)
         )
 
-    def outliers(
+    def clip(
         self, results: Sequence[Result], order: Order, exchange: Exchange = "train"
-    ) -> dict[int, str]:
-        """Return the clients whose replies are far larger than usual, each with the reason.
+    ) -> tuple[list[Result], dict[int, str]]:
+        """Scale down the tensors that are far larger than usual, and remember all norms.
 
-        Usual is the median norm of this cohort, if 3 or more clients replied, or of the norms accepted
-        recently, whichever is larger. Without either, nobody is refused. Norms of the other clients are
-        remembered.
+        Usual is the median of the largest norms that the *other* clients have sent so far, in this round or
+        before. Only the largest count, because updates get small while a model fits its data, and large again
+        when the data change. A client cannot raise its own limit, and fewer than half of them cannot raise it
+        together. A client that has always been alone is compared with itself.
 
         Args:
             results: Replies that passed :meth:`check`.
             order: One of the round's orders.
             exchange: The exchange that they answer.
+
+        Returns:
+            All results, and by client the reason why its reply was scaled down.
         """
-        specs = self._expected(order, exchange)
-        found: dict[int, str] = {}
-        norms: dict[str, dict[int, float]] = {}
-        for place in (place for place, spec in specs.items() if _has_norm(spec)):
-            norms[place] = {r.client: _norm(_tensors(r)[place]) for r in results}
-            for client, why in self._far(f"{exchange} {place}", place, norms[place]):
-                found.setdefault(client, f"round {order.round}: {why}")
-        for place, by_client in norms.items():
-            history = self._history(f"{exchange} {place}")
-            history.extend(norm for client, norm in by_client.items() if client not in found)
-        return found
+        reasons: dict[int, str] = {}
+        factors: dict[int, dict[str, float]] = {}
+        for place, spec in self._expected(order, exchange).items():
+            if not _has_norm(spec):
+                continue
+            peaks = self._peaks.setdefault(f"{exchange} {place}", {})
+            norms = {r.client: _norm(_tensors(r)[place]) for r in results}
+            for client, limit, why in list(self._too_long(place, peaks, norms)):
+                factors.setdefault(client, {})[place] = limit / norms[client]
+                reasons.setdefault(client, f"round {order.round}: {why}")
+                norms[client] = limit
+            self._remember(peaks, norms)
+        return [_scaled(r, factors.get(r.client, {})) for r in results], reasons
 
     def state_dict(self) -> Record:
-        """Return the norms accepted recently, for a checkpoint."""
+        """Return the largest norm of every client, for a checkpoint."""
         return {
-            name: torch.tensor(list(history), dtype=torch.float64)
-            for name, history in self._norms.items()
+            name: torch.tensor(list(peaks.items()), dtype=torch.float64).reshape(-1, 2)
+            for name, peaks in self._peaks.items()
         }
 
     def load_state_dict(self, state_dict: Record) -> None:
         """Restore what :meth:`state_dict` returned."""
-        self._norms.clear()
-        for name, norms in state_dict.items():
-            self._history(name).extend(norms.tolist())
+        self._peaks = {
+            name: {int(client): norm for client, norm in pairs.tolist()}
+            for name, pairs in state_dict.items()
+        }
 
     def _wrong_number(self, result: Result) -> str | None:
         if type(result.size) is not int or not 1 <= result.size <= self.settings.max_size:
@@ -220,28 +229,46 @@ class Screen:
         client = Client(method, replace(order, train=train), None, self.objective, samples, key=0)
         return client.prepare() if exchange == "prepare" else client.serve()[0]
 
-    def _far(self, name: str, place: str, norms: Mapping[int, float]) -> list[tuple[int, str]]:
+    def _too_long(
+        self, place: str, peaks: Mapping[int, float], norms: Mapping[int, float]
+    ) -> Iterator[tuple[int, float, str]]:
+        """Yield clients whose tensor is too long, with the limit and the reason."""
         curved = {f"upload.{name}" for name in self.method.composed.curvatures}
         update = place.startswith("upload.") and place not in curved
         setting = "max_norm_factor" if update else "max_other_factor"
         factor: float = getattr(self.settings, setting)
-        usual = self._usual(name, list(norms.values()))
-        if not usual:
-            return []
-        return [
-            (client, f"{place}: norm {x:.3g}, the median is {usual:.3g} ({setting} {factor:g})")
-            for client, x in norms.items()
-            if not x <= factor * usual
-        ]
+        known = {**peaks, **{c: max(x, peaks.get(c, 0.0)) for c, x in norms.items()}}
+        # No client's limit is below this one, so only few need a median of their own.
+        least = sorted(known.values())[(len(known) - 1) // 2] if len(known) > 1 else 0.0
+        for client, norm in norms.items():
+            if norm <= factor * least:
+                continue
+            others = [x for other, x in known.items() if other != client]
+            usual = median_high(others) if others else peaks.get(client, 0.0)
+            if usual and norm > factor * usual:
+                limit = factor * usual
+                why = f"norm {norm:.3g}, the median of others is {usual:.3g} ({setting} {factor:g})"
+                yield client, limit, f"{place}: {why}"
 
-    def _usual(self, name: str, norms: list[float]) -> float:
-        """Return the usual norm; 0 if it is not known."""
-        now = median(norms) if len(norms) >= MIN_REPLIES else 0.0
-        history = self._history(name)
-        return max(now, median(history)) if history else now
+    def _remember(self, peaks: dict[int, float], norms: Mapping[int, float]) -> None:
+        for client, norm in sorted(norms.items()):
+            # The latest come last.
+            peaks[client] = max(norm, peaks.pop(client, 0.0))
+        while len(peaks) > self.settings.history:
+            del peaks[next(iter(peaks))]
 
-    def _history(self, name: str) -> deque[float]:
-        return self._norms.setdefault(name, deque(maxlen=self.settings.history))
+
+def _scaled(result: Result, factors: Mapping[str, float]) -> Result:
+    """Return a result with some tensors scaled, by their place in it."""
+    changes: dict[str, Any] = {}
+    for place, factor in factors.items():
+        part, _, name = place.partition(".")
+        if not name:
+            changes[part] = result.buffers * factor
+        else:
+            record = changes.get(part, getattr(result, part))
+            changes[part] = {**record, name: record[name] * factor}
+    return replace(result, **changes) if changes else result
 
 
 def _tensors(result: Result) -> dict[str, Tensor]:

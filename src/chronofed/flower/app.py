@@ -59,13 +59,22 @@ absolute path), timeouts and quorum (`round_timeout_s`, `quorum`, ...), and limi
 """
 
 
-def new_app(folder: Path, spec: str, run: Path | None = None, **settings: Any) -> None:
+def new_app(
+    folder: Path,
+    spec: str,
+    run: Path | None = None,
+    data: Path | None = None,
+    nodes: Path | None = None,
+    **settings: Any,
+) -> None:
     """Write the folder of an app.
 
     Args:
         folder: The folder; it must not contain a project already.
         spec: The specification, as TOML.
         run: Run directory on the server's machine.
+        data: Folder of data files on the server's machine.
+        nodes: File on the server's machine that says which node is which client.
         settings: Settings of :class:`~chronofed.flower.settings.Federation`.
 
     Raises:
@@ -75,7 +84,8 @@ def new_app(folder: Path, spec: str, run: Path | None = None, **settings: Any) -
     if (folder / "pyproject.toml").exists():
         raise RunError(f"{folder} contains a project already; use another folder")
     name = "".join(c if c.isalnum() else "-" for c in folder.resolve().name.lower()).strip("-")
-    table = {"spec": "spec.toml", "run": str(run or ""), "data": ""}
+    table = {"spec": "spec.toml", "run": str(run or ""), "data": str(data or "")}
+    table["nodes"] = str(nodes or "")
     table |= msgspec.to_builtins(Federation(**settings))
     lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in table.items())
     name = name or "app"

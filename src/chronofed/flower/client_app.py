@@ -19,6 +19,7 @@ own data is logged on the node only.
 """
 
 import logging
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from chronofed.core.spec_io import from_table
 from chronofed.data.client_source.load import load_source
 from chronofed.flower.messages import Message, method_fingerprint, write_error
 from chronofed.flower.node import ClientNode, DataProvider, ScenarioData, SourceData
+from chronofed.flower.processes import exit_with_flower
 from chronofed.flower.settings import Node
 from chronofed.flower.transport import from_content, import_flower, to_content
 from chronofed.runs.load_spec import load_settings
@@ -54,6 +56,9 @@ def client_app(file: str | Path) -> Any:
         The object that ``[tool.flwr.app.components]`` names.
     """
     log_to_stderr()
+    if "--parent-pid" in sys.argv:
+        # Flower asks an app process to end with its node, but one that was forked may wait for ever.
+        exit_with_flower()
     folder = Path(file).resolve().parent
     app = import_flower("flwr.clientapp").ClientApp()
 

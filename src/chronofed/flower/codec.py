@@ -101,13 +101,30 @@ class OrderWriter:
         self._run, self._fingerprint = run, fingerprint
         self._last: tuple[Order, Table, bytes] | None = None
 
-    def write(self, order: Order, exchange: Exchange) -> tuple[str, Message]:
-        """Return the name of the order and its message."""
+    def write(
+        self, order: Order, exchange: Exchange, accepted: int = -1, anew: bool = False
+    ) -> tuple[str, Message]:
+        """Return the name of the order and its message.
+
+        Args:
+            order: The order.
+            exchange: The exchange of the round.
+            accepted: Round of this client's last reply that was accepted; -1 for none.
+            anew: An earlier reply to this order was refused.
+        """
         if self._last is None or not _differ_in_client_only(self._last[0], order):
             self._last = (order, *_encode_order(order))
         _, settings, body = self._last
         request = Request(
-            PROTOCOL, exchange, self._run, self._fingerprint, order.round, order.client, settings
+            PROTOCOL,
+            exchange,
+            self._run,
+            self._fingerprint,
+            order.round,
+            order.client,
+            settings,
+            accepted,
+            anew,
         )
         return request.name, Message(encode_header(request), body)
 
@@ -135,9 +152,9 @@ def read_order(
         raise MessageError(f"order {request.name}: malformed ({error})") from error
 
 
-def write_result(request: Request, result: Result) -> Message:
-    """Write the reply with a client's result."""
-    numbers = (result.client, result.key, result.size)
+def write_result(request: Request, result: Result, held: int = -1) -> Message:
+    """Write the reply with a client's result, and the round of the state that it worked from."""
+    numbers = (result.client, result.key, result.size, held)
     header = encode_header(Reply(PROTOCOL, request.name, request.fingerprint, *numbers))
     records = {"upload": result.upload, "record": result.record, "probe": result.probe}
     tensors = {f"{place}/{name}": t for place, r in records.items() for name, t in r.items()}

@@ -1,7 +1,8 @@
 """An engine whose clients are on other machines: orders travel as messages, and some get no answer.
 
 A round ends when all clients have answered; when its timeout has passed and a quorum has answered; or when a
-quorum has answered and no other client is online. An order keeps its name however often it is sent, and a
+quorum has answered and no other client is online. Without a quorum, the round waits, asks again, and is
+skipped at last. An order keeps its name however often it is sent, and a
 client that has served it already sends the same answer again. So it is always safe to retry: after an error,
 after the client's node has come back under another number, or after the server itself was restarted.
 """
@@ -10,6 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import torch
 
 from chronofed.clients.messages import Exchange, Order, Result
 from chronofed.clients.state import ClientState
@@ -25,10 +28,13 @@ from chronofed.scenarios.base import Plan
 
 ROSTER_INTERVAL_S = 3.0
 """Seconds between two looks at the nodes online, from the second round on."""
-RETRY_PAUSE_S = 5.0
-"""Seconds to wait before asking again when all clients have failed."""
+RETRY_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
+"""Seconds to wait before asking again when clients have failed: at first, and at most."""
 MAX_REASON_CHARACTERS = 500
 """Characters of a client's error message that are recorded."""
+
+ACCEPTED = "accepted"
+"""Name of the rounds of accepted replies in a checkpoint."""
 
 OnEvent = Callable[[Mapping[str, Any]], None]
 
@@ -40,10 +46,10 @@ class ResultFilter(Protocol):
         """Say why a single result is refused; ``None`` if it is not."""
         ...
 
-    def outliers(
+    def clip(
         self, results: Sequence[Result], order: Order, exchange: Exchange
-    ) -> dict[int, str]:
-        """Say, by client, why results are refused in comparison with the others."""
+    ) -> tuple[list[Result], dict[int, str]]:
+        """Return all results, scaled down where they are far larger than usual, and the reasons by client."""
         ...
 
     def state_dict(self) -> Record:
@@ -68,7 +74,8 @@ class PendingRequest:
         message_id: Id of the message; ``None`` while no reply is expected.
         failures: Number of failed attempts.
         result: The answer.
-        refused: An answer arrived and was refused.
+        refused: The last answer was refused.
+        refusals: Number of answers that were refused.
     """
 
     exchange: Exchange
@@ -80,6 +87,7 @@ class PendingRequest:
     failures: int = 0
     result: Result | None = None
     refused: bool = False
+    refusals: int = 0
 
 
 Requests = Mapping[int, PendingRequest]
@@ -97,6 +105,8 @@ class FlowerEngine:
         result_filter: Decides which results may be aggregated.
         settings: Timeouts, quorum and limits.
         on_event: Called with every event: clients that join, leave, fail, are late or are refused.
+        on_answers: Called after every exchange with who was asked and who has answered.
+        expected_nodes: Returns the client of every node that may join, by node; by default all may join.
         client_states: Always empty: client states stay on the clients.
         counts: Number of events so far, by kind.
         now: Clock, in seconds.
@@ -110,6 +120,8 @@ class FlowerEngine:
     result_filter: ResultFilter
     settings: Federation = Federation()
     on_event: OnEvent = field(default=lambda event: None)
+    on_answers: OnEvent = field(default=lambda answers: None)
+    expected_nodes: Callable[[], Mapping[int, int]] | None = None
     client_states: MutableMapping[int, ClientState] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     now: Callable[[], float] = time.monotonic
@@ -119,12 +131,17 @@ class FlowerEngine:
     _refreshed: float = field(init=False, default=float("-inf"))
     _late: dict[str, tuple[str, float]] = field(init=False, default_factory=dict)
     """By message id: name of an order whose answer is no longer expected, and the time when it expires."""
+    _accepted: dict[int, int] = field(init=False, default_factory=dict)
+    """Round of the last accepted reply, by client."""
     _first_exchange: bool = field(init=False, default=True)
     _round: int = field(init=False, default=0)
+    _skips: int = field(init=False, default=0)
+    """Rounds without a quorum, in a row."""
+    _pause: float = field(init=False, default=RETRY_PAUSE_S)
 
     def __post_init__(self) -> None:
         self._writer = OrderWriter(self.run, self.fingerprint)
-        self._roster = Roster(self.transport, self.run, self._report)
+        self._roster = Roster(self.transport, self.run, self._report, self.expected_nodes)
 
     def prepare(self, method: Method, orders: Iterable[Order], plan: Plan) -> Iterator[Result]:
         """Run the exchange that begins a round; clients know method and plan from their specification.
@@ -140,26 +157,32 @@ class FlowerEngine:
         Yields:
             The results that came in time.
         """
-        yield from self._gather("train", orders)
+        results = self._gather("train", orders)
+        self._accepted |= {result.client: self._round for result in results}
+        yield from results
 
     def state_dict(self) -> Record:
-        """Return what the filter knows about usual results."""
-        return self.result_filter.state_dict()
+        """Return what was accepted from whom, and what the filter knows about usual results."""
+        accepted = torch.tensor(sorted(self._accepted.items()), dtype=torch.int64).reshape(-1, 2)
+        return {ACCEPTED: accepted, **self.result_filter.state_dict()}
 
     def load_state_dict(self, state_dict: Record) -> None:
         """Restore what :meth:`state_dict` returned before a restart."""
-        self.result_filter.load_state_dict(state_dict)
+        known = dict(state_dict)
+        accepted = known.pop(ACCEPTED, torch.zeros(0, 2, dtype=torch.int64))
+        self._accepted = dict(accepted.tolist())
+        self.result_filter.load_state_dict(known)
 
     def close(self) -> None:
         """Do nothing: the nodes do not belong to this engine."""
 
     def _gather(self, exchange: Exchange, orders: Iterable[Order]) -> list[Result]:
         requests = {
-            order.client: PendingRequest(exchange, order, *self._writer.write(order, exchange))
+            order.client: PendingRequest(exchange, order, *self._write(order, exchange))
             for order in orders
         }
         self._round = next((r.order.round for r in requests.values()), self._round)
-        start = self.now()
+        start, self._pause = self.now(), RETRY_PAUSE_S
         while True:
             self._refresh_roster()
             self._dispatch(requests)
@@ -171,7 +194,25 @@ class FlowerEngine:
         self._first_exchange = False
         for request in requests.values():
             self._withdraw(request)
+        self._summarise(requests, exchange, self.now() - start)
         return results
+
+    def _summarise(self, requests: Requests, exchange: Exchange, elapsed: float) -> None:
+        """Tell who was asked, and who has answered."""
+        answered = [client for client, r in requests.items() if r.result is not None]
+        self.on_answers(
+            {
+                "round": self._round,
+                "exchange": exchange,
+                "asked": sorted(requests),
+                "answered": sorted(answered),
+                "seconds": round(elapsed, 3),
+            }
+        )
+
+    def _write(self, order: Order, exchange: Exchange, anew: bool = False) -> tuple[str, Message]:
+        accepted = self._accepted.get(order.client, -1)
+        return self._writer.write(order, exchange, accepted, anew)
 
     def _report(self, event: str, **details: object) -> None:
         self.counts[event] = self.counts.get(event, 0) + 1
@@ -239,6 +280,14 @@ class FlowerEngine:
             self._refuse(request, reason)
         else:
             request.result = result
+            self._report_restored(request.order.client, reply.held)
+
+    def _report_restored(self, client: int, held: int) -> None:
+        """Report a client whose state does not fit: one side was restored from a backup, or lost its state."""
+        accepted = self._accepted.get(client, -1)
+        if held != accepted:
+            reason = f"it worked from its state of round {held}, the server has accepted round {accepted}"
+            self._report("behind" if held < accepted else "ahead", client=client, reason=reason)
 
     def _read(self, request: PendingRequest, reply: Reply, body: bytes) -> Result:
         given = (reply.name, reply.client, reply.fingerprint)
@@ -255,6 +304,7 @@ class FlowerEngine:
 
     def _refuse(self, request: PendingRequest, reason: str) -> None:
         request.refused = True
+        request.refusals += 1
         self._report("refused", client=request.order.client, reason=reason[:MAX_REASON_CHARACTERS])
 
     def _withdraw(self, request: PendingRequest) -> None:
@@ -272,27 +322,61 @@ class FlowerEngine:
 
     def _finish(self, requests: Requests, elapsed: float) -> list[Result] | None:
         """Return the results if the round is over, else ``None``."""
-        needed = self.settings.needed(len(requests))
         results = [r.result for r in requests.values() if r.result is not None]
         waiting = {client for client, request in requests.items() if self._is_open(request)}
-        if len(results) >= needed and self._is_over(waiting, elapsed):
+        if len(results) >= self._needed(requests) and self._is_over(waiting, elapsed):
             for client in sorted(waiting):
                 self._report("missing", client=client, reason=f"no answer after {elapsed:.0f} s")
-            results = self._without_outliers(results, requests)
-            if len(results) >= needed:
-                return results
+            self._skips = 0
+            return self._clipped(results, requests)
         if elapsed > self.settings.quorum_timeout_s or not (waiting or self._reopen(requests)):
-            raise self._too_few(len(results), len(requests), elapsed)
+            return self._skip_round(len(results), requests, elapsed)
         return None
 
+    def _needed(self, requests: Requests) -> int:
+        """Return the answers that this round needs.
+
+        Without a quorum in the settings, clients whose answers were refused for good do not count: one client
+        that sends nonsense must not stop the others.
+        """
+        hopeless = 0 if self.settings.quorum else sum(map(self._is_hopeless, requests.values()))
+        return self.settings.needed(len(requests) - hopeless)
+
+    def _is_hopeless(self, request: PendingRequest) -> bool:
+        return request.refused and request.refusals > self.settings.retries
+
     def _reopen(self, requests: Requests) -> bool:
-        """Give clients that failed one more attempt after a pause; return ``False`` if there are none."""
+        """Ask clients that failed or were refused again, after a pause; return ``False`` if there are none."""
         failed = [r for r in requests.values() if r.failures > self.settings.retries]
-        if failed:
-            self.sleep(RETRY_PAUSE_S)
+        refused = [r for r in requests.values() if r.refused and not self._is_hopeless(r)]
+        if failed or refused:
+            self.sleep(self._pause)
+            self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
         for request in failed:
             request.failures = self.settings.retries
-        return bool(failed)
+        for request in refused:
+            request.refused = False
+            _, request.message = self._write(request.order, request.exchange, anew=True)
+        return bool(failed or refused)
+
+    def _skip_round(self, answered: int, requests: Requests, elapsed: float) -> list[Result]:
+        """Go on without this round, unless too many were skipped already.
+
+        Raises:
+            RunError: If too many rounds in a row had no quorum.
+        """
+        self._skips += 1
+        needed = self._needed(requests)
+        what = f"only {answered} of {len(requests)} clients gave a usable answer in {elapsed:.0f} s"
+        if self._skips > self.settings.max_skips:
+            raise RunError(
+                f"round {self._round}: {what}, but {needed} are needed; "
+                "see events.jsonl, fix the cause and start again"
+            )
+        self._report("no_quorum", reason=f"{what}, but {needed} are needed; the round is skipped")
+        for request in requests.values():
+            request.result = None
+        return []
 
     def _is_over(self, waiting: set[int], elapsed: float) -> bool:
         """Tell if a round with a quorum should stop waiting for these clients."""
@@ -301,17 +385,9 @@ class FlowerEngine:
         joined = not self._first_exchange or elapsed > self.settings.join_timeout_s
         return joined and not self._roster.any_online(waiting)
 
-    def _without_outliers(self, results: list[Result], requests: Requests) -> list[Result]:
+    def _clipped(self, results: list[Result], requests: Requests) -> list[Result]:
         some = requests[results[0].client]
-        reasons = self.result_filter.outliers(results, some.order, some.exchange)
+        clipped, reasons = self.result_filter.clip(results, some.order, some.exchange)
         for client, reason in reasons.items():
-            requests[client].result = None
-            self._refuse(requests[client], reason)
-        return [result for result in results if result.client not in reasons]
-
-    def _too_few(self, answered: int, asked: int, elapsed: float) -> RunError:
-        needed = self.settings.needed(asked)
-        return RunError(
-            f"round {self._round}: only {answered} of {asked} clients gave a usable answer in "
-            f"{elapsed:.0f} s, but {needed} are needed; see events.jsonl, fix the cause and start again"
-        )
+            self._report("clipped", client=client, reason=reason[:MAX_REASON_CHARACTERS])
+        return clipped

@@ -17,7 +17,7 @@ from chronofed.core.limits import read_json
 from chronofed.core.spec_io import to_table
 from chronofed.runs.spec import Experiment
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAX_ERROR_CHARACTERS = 500
 """Characters of an error about a message: it may quote what a stranger sent."""
 RUN_NAME = re.compile(r"[0-9a-f]{8,64}")
@@ -26,6 +26,7 @@ _LENGTH_BYTES = 8
 
 Name: TypeAlias = Annotated[str, msgspec.Meta(max_length=200)]
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+RoundNumber: TypeAlias = Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
 ClientNumber: TypeAlias = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
 Table: TypeAlias = dict[str, Any]
 Header = TypeVar("Header", "Request", "Reply")
@@ -82,6 +83,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         round: Number of the round.
         client: The client that the message is for.
         order: Settings of the order; its tensors are in the body.
+        accepted: Round of this client's last reply that the server has accepted; -1 for none.
+        anew: The server has refused the reply to this order; the client works on it once more.
     """
 
     protocol: int
@@ -91,6 +94,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     round: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] = 0
     client: ClientNumber = -1
     order: Table = {}
+    accepted: RoundNumber = -1
+    anew: bool = False
 
     @property
     def name(self) -> str:
@@ -108,6 +113,7 @@ class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         client: The client that replies.
         key: Identifies the data set that it trained on.
         size: Number of samples.
+        held: Round of the client state that it worked from; -1 for none.
         error: Reason why there is no result; empty if there is one.
     """
 
@@ -117,6 +123,7 @@ class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     client: ClientNumber = -1
     key: Number = 0
     size: Number = 0
+    held: RoundNumber = -1
     error: str = ""
 
 
@@ -134,6 +141,13 @@ def method_fingerprint(experiment: Experiment) -> str:
     content = {name: to_table(getattr(experiment, name)) for name in ("method", "model", "loss")}
     text = json.dumps(content, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def request_digest(request: Request, body: bytes) -> bytes:
+    """Return a digest of what a client is asked: a restored server may ask something else by the same name."""
+    total = hashlib.blake2b(json.dumps(request.order, sort_keys=True).encode(), digest_size=16)
+    total.update(body)
+    return total.digest()
 
 
 def write_hello(run: str) -> Message:

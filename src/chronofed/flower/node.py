@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
@@ -10,9 +11,9 @@ import torch
 
 from chronofed.clients.client import Client
 from chronofed.clients.deletion import apply_deletions, without
-from chronofed.clients.messages import Exchange, Order
+from chronofed.clients.messages import Exchange, Order, Result
 from chronofed.clients.order_check import OrderCheck, OrderLimits, with_time_limit
-from chronofed.clients.state import ClientState
+from chronofed.clients.state import ClientState, join_records
 from chronofed.clients.store import ClientStore
 from chronofed.core.errors import ChronofedError, DataError, SpecError
 from chronofed.core.types import Record, Samples
@@ -25,6 +26,7 @@ from chronofed.flower.messages import (
     MessageError,
     Request,
     read_request,
+    request_digest,
     write_error,
     write_identity,
 )
@@ -183,9 +185,12 @@ class ClientNode:
         order = read_order(request, body, experiment.method, self.max_message_bytes)
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.make_store(self.store_path(request.run)) as client_store, one_thread():
-            packed = client_store.reply(request.name)
+            digest = request_digest(request, body)
+            packed = None if request.anew else client_store.reply(request.name, digest)
             if packed is not None:
                 return Message.unpack(packed)
+            held = client_store.settle(request.accepted)
+            _report_restored(held, request)
             data = self.provider(experiment, order, client_store)
             state = _after_deletions(experiment, order, client_store.client_state())
             check = OrderCheck(
@@ -197,12 +202,23 @@ class ClientNode:
                 raise MessageError(f"order {request.name}: {problem}")
             client = self._client(experiment.method, order, state, data)
             if exchange == "prepare":
-                return write_result(request, client.prepare())
+                result = client.prepare()
+                _check_finite(request, result, None)
+                return write_result(request, result, held)
             result, client_state = client.serve()
-            reply = write_result(request, result)
+            _check_finite(request, result, client_state)
+            reply = write_result(request, result, held)
             keeps = experiment.method.stateful or bool(client_state.optimizer_state)
             new_state = client_state if keeps else None
-            client_store.commit(request.name, reply.pack(), new_state, data.source_data)
+            # It is valid when the next order says that the server has accepted this reply.
+            client_store.commit(
+                request.name,
+                reply.pack(),
+                new_state,
+                data.source_data,
+                round_=request.round,
+                request=digest,
+            )
             return reply
 
     def _client(
@@ -220,6 +236,32 @@ def _check_size(objective: TorchObjective, server: Record, order: Order) -> None
             f"client {order.client}: the features and classes of its source make a model of {here} parameters, "
             f"but the server's has {there}: use the same features and classes on both"
         )
+
+
+def _report_restored(held: int, request: Request) -> None:
+    """Warn if server and client store do not fit: one of them was restored from a backup, or lost."""
+    if held != request.accepted:
+        logger.warning(
+            "client %d, round %d: its state is %s the server (of round %d; the server has accepted round %d)",
+            request.client,
+            request.round,
+            "behind" if held < request.accepted else "ahead of",
+            held,
+            request.accepted,
+        )
+
+
+def _check_finite(request: Request, result: Result, client_state: ClientState | None) -> None:
+    """Refuse to send, or to keep, numbers that are not finite."""
+    records = [result.upload, result.record, result.probe, {"buffers": result.buffers}]
+    if client_state is not None:
+        records += [join_records(client_state), *(item.record for item in client_state.items)]
+    for name, tensor in chain.from_iterable(record.items() for record in records):
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            raise DataError(
+                f"client {request.client}: training in round {request.round} gave numbers that are not finite "
+                f"({name}); nothing was kept; check the values of its data, or use a smaller train.lr"
+            )
 
 
 def _after_deletions(

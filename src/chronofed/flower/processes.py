@@ -65,6 +65,8 @@ def free_port() -> int:
 class Processes:
     """Programs that are stopped at the end of the ``with`` block, whatever happens.
 
+    What they write can be read by this user only.
+
     Attributes:
         logs: Folder of log files, one for each program.
     """
@@ -74,17 +76,24 @@ class Processes:
         self._variables = dict(variables)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
-        """Start a program in its own session, so that Ctrl-C reaches this process only."""
+    def start(self, name: str, *command: str, log: bool = True) -> subprocess.Popen[bytes]:
+        """Start a program in its own session, so that Ctrl-C reaches this process only.
+
+        Args:
+            name: Its name here.
+            command: Program and arguments.
+            log: Write its output to a log file; otherwise it writes where this process does.
+        """
         self.logs.mkdir(parents=True, exist_ok=True)
-        with (self.logs / f"{name}.log").open("ab") as log:
+        with (self.logs / f"{name}.log").open("ab") as file:
             process = subprocess.Popen(
                 [_resolve(command[0]), *command[1:]],
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
+                stdout=file if log else None,
+                stderr=subprocess.STDOUT if log else None,
                 env=self._variables,
                 start_new_session=True,
+                umask=0o077,
                 preexec_fn=_exit_with_parent,
             )
         self._running[name] = process
@@ -105,6 +114,11 @@ class Processes:
         """Kill a program and its children at once."""
         self._kill(self._running.pop(name))
 
+    def ended(self, name: str) -> bool:
+        """Tell if a program has ended by itself, or was never started."""
+        process = self._running.get(name)
+        return process is None or process.poll() is not None
+
     def check(self) -> None:
         """Raise if a program has ended by itself.
 
@@ -121,7 +135,8 @@ class Processes:
 
     def last_line(self, name: str) -> str:
         """Return the last line of a program's log."""
-        lines = (self.logs / f"{name}.log").read_text(errors="replace").split("\n")
+        log = self.logs / f"{name}.log"
+        lines = log.read_text(errors="replace").split("\n") if log.exists() else []
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def __enter__(self) -> "Processes":

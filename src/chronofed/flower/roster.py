@@ -4,7 +4,7 @@ Flower knows nodes, chronofed knows clients. A node says in its reply to ``hello
 come back under another number after a restart, and is then still the same client.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from chronofed.flower.messages import Message, MessageError, read_reply, write_hello
@@ -22,11 +22,14 @@ class Roster:
         transport: Carries messages to nodes.
         run: Name of the run.
         report: Called with an event and its details: a client joined, left or moved, or a node is unknown.
+        expected: Returns the client of every node that may join, by node; by default a node may say what it
+            likes. Nodes have fixed numbers only if they have keys.
     """
 
     transport: Transport
     run: str
     report: Callable[..., None]
+    expected: Callable[[], Mapping[int, int]] | None = None
     _nodes: dict[int, int] = field(init=False, default_factory=dict)
     """Node of every client."""
     _online: set[int] = field(init=False, default_factory=set)
@@ -79,6 +82,10 @@ class Roster:
         return True
 
     def _assign(self, node: int, client: int) -> None:
+        right = client if self.expected is None else self.expected().get(node)
+        if client != right:
+            known = "is not known" if right is None else f"is for client {right}"
+            raise MessageError(f"the node says that it is client {client}, but its key {known}")
         before = self._nodes.get(client)
         if before is not None and before != node:
             # The old node has answered before: do not ask it again.

@@ -2,7 +2,8 @@
 
 Settings of a run are in the app's ``[tool.flwr.app.config]``, or given with ``flwr run --run-config``:
 ``spec``, the specification; ``run``, the run directory on the server's machine; ``data``, its folder of data
-files; and the settings of :class:`~chronofed.flower.settings.Federation`.
+files; ``nodes``, a file that says which node is which client; and the settings of
+:class:`~chronofed.flower.settings.Federation`.
 """
 
 import json
@@ -13,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,7 @@ from chronofed.runs.json_files import read_json
 from chronofed.runs.load_spec import load, load_run
 from chronofed.runs.spec import Checkpoint, Experiment
 
-APP_KEYS = ("spec", "run", "data")
+APP_KEYS = ("spec", "run", "data", "nodes")
 """Settings of an app that do not belong to the federation."""
 
 
@@ -58,7 +60,9 @@ def server_app(file: str | Path) -> Any:
         config = context.run_config
         data = expand(str(config["data"])) if config.get("data") else None
         experiment = load(folder / str(config.get("spec", "spec.toml")), data=data)
-        run_server(experiment, run_path(config), GridTransport(grid), federation(config), data)
+        nodes = expand(str(config["nodes"])) if config.get("nodes") else None
+        transport = GridTransport(grid)
+        run_server(experiment, run_path(config), transport, federation(config), data, nodes=nodes)
 
     app.main()(main)
     return app
@@ -92,6 +96,7 @@ def run_server(
     settings: Federation,
     data: Path | None = None,
     on_round: runner.OnRound = lambda progress: None,
+    nodes: Path | None = None,
 ) -> dict[str, Any]:
     """Start a run, or resume the one in the directory.
 
@@ -102,6 +107,7 @@ def run_server(
         settings: Timeouts, quorum and limits.
         data: Folder of data files.
         on_round: Called after every round.
+        nodes: File that says which node is which client; by default a node says it itself.
 
     Returns:
         The run's summary.
@@ -121,10 +127,18 @@ def run_server(
     def make_engine(task: SupervisedTask, _: PhaseTimer) -> FlowerEngine:
         screen = Screen.on(task, known.method, settings)
         return FlowerEngine(
-            task, transport, run, method_fingerprint(known), screen, settings, events.write
+            task,
+            transport,
+            run,
+            method_fingerprint(known),
+            screen,
+            settings,
+            events.write,
+            answers.write,
+            None if nodes is None else partial(read_roster, nodes),
         )
 
-    now = checkpoint_every_round(known)
+    now, answers = checkpoint_every_round(known), EventLog(path / "answers.jsonl")
     with log_events(path / "events.jsonl") as events:
         events.write({"event": "started", "settings": msgspec.to_builtins(settings)})
         try:
@@ -142,6 +156,11 @@ def run_server(
             raise
         events.write({"event": "finished"})
     return summary
+
+
+def read_roster(path: Path) -> dict[int, int]:
+    """Read which node is which client; the hub writes this file when its nodes change."""
+    return {int(node): int(client) for node, client in (read_json(path) or {}).items()}
 
 
 class EventLog(logging.Handler):

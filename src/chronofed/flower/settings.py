@@ -16,12 +16,14 @@ class Federation(Screening):
     and one flat class reads it, checks it and suggests the nearest key for a misspelt one.
 
     Attributes:
-        quorum: Answers that a round needs; 0 for more than half of the clients asked.
+        quorum: Answers that a round needs; 0 for more than half of the clients asked, without those whose
+            answers were refused again and again.
         round_timeout_s: Seconds after which a round with a quorum continues without the missing clients.
         join_timeout_s: Seconds that the first round waits for clients to connect. Later rounds continue without
             clients that are offline as soon as a quorum has answered, and ask them when they are back.
-        quorum_timeout_s: Seconds after which a round without a quorum stops the run; it can be resumed.
-        retries: Retries per round for a client that failed.
+        quorum_timeout_s: Seconds after which a round without a quorum is skipped.
+        max_skips: Maximum number of rounds to skip in a row; then the run stops, and can be resumed.
+        retries: Retries per round for a client that failed or was refused.
         poll_s: Seconds between two checks for answers.
         max_message_mb: Maximum size of an answer, in megabytes.
     """
@@ -29,7 +31,8 @@ class Federation(Screening):
     quorum: Natural = 0
     round_timeout_s: Seconds = 600.0
     join_timeout_s: Seconds = 60.0
-    quorum_timeout_s: Seconds = 86400.0
+    quorum_timeout_s: Seconds = 3600.0
+    max_skips: Natural = 24
     retries: Natural = 1
     poll_s: Seconds = 0.2
     max_message_mb: Count = 1024

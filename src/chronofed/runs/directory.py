@@ -21,6 +21,7 @@
 ``engines.jsonl``          the engine and why it was chosen: one line per start or resume
 ``flower.json``            on Flower only: the name under which clients keep their state of this run
 ``events.jsonl``           on Flower only: who joined, failed, came late or was refused
+``answers.jsonl``          on Flower only: who was asked and who answered, a line for every exchange
 ``checkpoints/``           the latest snapshots
 ``model/``                 the trained model, ready for use (:mod:`chronofed.runs.model_files`)
 ``summary.json``           written last: its presence means that the run is finished

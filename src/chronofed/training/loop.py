@@ -165,17 +165,23 @@ class _Server:
     def _round(self, now: Snapshot, plan: Plan) -> Snapshot:
         with self.timer("memory"):
             past = self._past(now)
+        # An engine whose clients are elsewhere may not get enough answers; nothing changes then.
+        skipped = replace(now, round=now.round + 1)
         trained = {name: tensor for name, tensor in now.server.items() if name != SERVED}
         now = replace(now, server=self.method.composed.draw(trained, self.seed, now.round))
         orders = self._orders(now, plan, now.server, past)
         traffic = now.traffic
         if self.method.composed.two_phase:
             answers = _sorted(self.engine.prepare(self.method, orders, plan))
+            if not answers:
+                return skipped
             server = self.method.composed.begin(now.server, self._uploads(now, answers))
             traffic = traffic.after(orders, answers)
             orders = self._orders(now, plan, server, past)
             now = replace(now, server=server)
         results, summed = self._results(orders, plan)
+        if not results:
+            return skipped
         with self.timer("aggregate"):
             left_out = summed.left_out_bytes if summed else 0
             traffic = traffic.after(orders, results, left_out)

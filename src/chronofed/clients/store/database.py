@@ -17,7 +17,7 @@ from chronofed.core.errors import ChronofedError, RunError, StorageError, cannot
 
 APPLICATION = 0x43464C56
 """Application id in SQLite's header: "CFLV" in ASCII."""
-VERSION = 2
+VERSION = 3
 MAX_REASON_CHARACTERS = 200
 """Characters of SQLite's own message that an error quotes; it may contain names from the file."""
 _BUSY_TIMEOUT_S = 30.0
@@ -26,21 +26,27 @@ _BUSY_TIMEOUT_S = 30.0
 # Years 1 to 9999, in microseconds since 1970.
 _TIME = "BETWEEN -62135596800000000 AND 253402300799999999"
 # Content comes last in its row, so that SQLite can read the columns before it without reading it. Types and
-# ranges are checked by SQLite whenever a client store is opened.
+# ranges are checked by SQLite whenever a client store is opened. Phase 0 is what the server has accepted, phase
+# 1 the outcome of the last order, which it may still refuse.
 _SCHEMA = f"""
 CREATE TABLE fact (name TEXT PRIMARY KEY, value ANY NOT NULL, CHECK (CASE name
     WHEN 'horizon' THEN typeof(value) = 'integer' AND value {_TIME}
     ELSE name IN ('seal', 'secret') AND typeof(value) = 'blob' AND length(value) = 16 END)
     ) WITHOUT ROWID, STRICT;
 CREATE TABLE answer (number INTEGER PRIMARY KEY, name TEXT NOT NULL,
-    at INTEGER NOT NULL CHECK (at {_TIME}), digest BLOB NOT NULL, content BLOB NOT NULL) STRICT;
+    at INTEGER NOT NULL CHECK (at {_TIME}), request BLOB NOT NULL, digest BLOB NOT NULL, content BLOB NOT NULL)
+    STRICT;
 CREATE TABLE state (number INTEGER PRIMARY KEY, digest BLOB NOT NULL, content BLOB NOT NULL) STRICT;
+CREATE TABLE phase (phase INTEGER PRIMARY KEY CHECK (phase IN (0, 1)),
+    round INTEGER NOT NULL CHECK (round >= -1), state INTEGER REFERENCES state) STRICT;
 CREATE TABLE record (number INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, content BLOB NOT NULL) STRICT;
-CREATE TABLE item (place INTEGER PRIMARY KEY, round INTEGER NOT NULL CHECK (round >= 0),
+CREATE TABLE item (phase INTEGER NOT NULL CHECK (phase IN (0, 1)), place INTEGER NOT NULL,
+    round INTEGER NOT NULL CHECK (round >= 0),
     client INTEGER NOT NULL CHECK (client >= 0), key INTEGER NOT NULL CHECK (key >= 0),
     size INTEGER NOT NULL CHECK (size >= 0), record INTEGER NOT NULL REFERENCES record,
     first INTEGER NOT NULL CHECK (first {_TIME}), last INTEGER NOT NULL CHECK (last {_TIME}),
-    samples INTEGER NOT NULL CHECK (samples >= 0), classes INTEGER NOT NULL CHECK (classes >= 0)) STRICT;
+    samples INTEGER NOT NULL CHECK (samples >= 0), classes INTEGER NOT NULL CHECK (classes >= 0),
+    PRIMARY KEY (phase, place)) STRICT;
 CREATE TABLE sample (record INTEGER NOT NULL REFERENCES record, row INTEGER NOT NULL,
     at INTEGER CHECK (at {_TIME}), PRIMARY KEY (record, row)) WITHOUT ROWID, STRICT;
 CREATE TABLE forgotten (row INTEGER PRIMARY KEY) STRICT;
@@ -191,9 +197,9 @@ def _checksum(database: sqlite3.Connection) -> bytes:
     """Return a digest of all small values; it covers the digests of contents, not the contents."""
     total = hashlib.blake2b(digest_size=16)
     for query in (
-        "SELECT name, at, digest FROM answer",
-        "SELECT digest FROM state",
-        "SELECT k.*, r.digest FROM item k JOIN record r ON r.number = k.record ORDER BY place",
+        "SELECT name, at, request, digest FROM answer",
+        "SELECT p.phase, p.round, s.digest FROM phase p LEFT JOIN state s ON s.number = p.state ORDER BY phase",
+        "SELECT k.*, r.digest FROM item k JOIN record r ON r.number = k.record ORDER BY phase, place",
         "SELECT * FROM sample ORDER BY record, row",
         "SELECT row FROM forgotten ORDER BY row",
         "SELECT * FROM fact WHERE name <> 'seal' ORDER BY name",

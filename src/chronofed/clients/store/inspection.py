@@ -87,14 +87,22 @@ _DATA_SETS = """
 SELECT k.key, k.round, k.size, k.samples, k.classes, length(r.content), k.first, k.last,
        (SELECT min(at) FROM sample s WHERE s.record = k.record),
        (SELECT max(at) FROM sample s WHERE s.record = k.record)
-FROM item k JOIN record r ON r.number = k.record ORDER BY k.place
+FROM item k JOIN record r ON r.number = k.record
+WHERE k.phase = (SELECT max(phase) FROM phase WHERE state IS NOT NULL) ORDER BY k.place
+"""
+_STATE = """
+SELECT length(s.content) FROM state s JOIN phase p ON p.state = s.number ORDER BY p.phase DESC
+"""
+_COUNTS = """
+SELECT count(*), total(samples) FROM item
+WHERE phase = (SELECT max(phase) FROM phase WHERE state IS NOT NULL)
 """
 
 
 def inspection(path: Path, database: sqlite3.Connection) -> Inspection:
     """Inspect an open client store; reads counts and sizes only."""
     order, answered, reply = _row(database, "SELECT name, at, length(content) FROM answer", 3)
-    (state,) = _row(database, "SELECT length(content) FROM state", 1)
+    (state,) = _row(database, _STATE, 1)
     (rows,) = _row(database, "SELECT count(*) FROM forgotten", 1)
     (before,) = _row(database, "SELECT value FROM fact WHERE name = 'horizon'", 1)
     kept = tuple(DataSet(*each[:6], *map(_time, each[6:])) for each in database.execute(_DATA_SETS))
@@ -106,7 +114,7 @@ def inspection(path: Path, database: sqlite3.Connection) -> Inspection:
 
 def counts(database: sqlite3.Connection) -> tuple[int, int]:
     """Return the numbers of stored data sets and samples."""
-    sets, samples = _row(database, "SELECT count(*), total(samples) FROM item", 2)
+    sets, samples = _row(database, _COUNTS, 2)
     return int(sets), int(samples)
 
 

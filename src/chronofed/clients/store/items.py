@@ -31,23 +31,29 @@ class ItemTable:
 
     database: sqlite3.Connection
 
-    def read(self, decode: Decode) -> tuple[MemoryItem, ...]:
-        """Read all items, in order; equal records are read once."""
+    def read(self, phase: int, decode: Decode) -> tuple[MemoryItem, ...]:
+        """Read all items of a phase, in order; equal records are read once."""
         records: dict[int, Record] = {}
         found = []
-        query = "SELECT round, client, key, size, record FROM item ORDER BY place"
-        for round_, client, key, size, number in self.database.execute(query).fetchall():
+        query = "SELECT round, client, key, size, record FROM item WHERE phase = ? ORDER BY place"
+        for round_, client, key, size, number in self.database.execute(query, [phase]).fetchall():
             if number not in records:
                 records[number] = decode(*self._stored(number))
             found.append(MemoryItem(round_, client, key, size, records[number]))
         return tuple(found)
 
     def write(
-        self, items: tuple[MemoryItem, ...], encode: Encode, times: Mapping[int, int], now: int
+        self,
+        phase: int,
+        items: tuple[MemoryItem, ...],
+        encode: Encode,
+        times: Mapping[int, int],
+        now: int,
     ) -> None:
-        """Replace all items; a record that is stored already is not written again.
+        """Replace all items of a phase; a record that is stored already is not written again.
 
         Args:
+            phase: The phase.
             items: The new items.
             encode: Encodes a record.
             times: Times of rows, in microseconds since 1970, as far as they are known.
@@ -62,13 +68,23 @@ class ItemTable:
         for (client, key, _), (first, _) in earlier.items():
             first_seen[client, key] = min(first, first_seen.get((client, key), first))
         numbers = [self._number(item.record, encode, times) for item in items]
-        self.database.execute("DELETE FROM item")
+        self.database.execute("DELETE FROM item WHERE phase = ?", [phase])
         for place, (item, number) in enumerate(zip(items, numbers, strict=True)):
             first = first_seen.get((item.client, item.key), now)
             _, last = earlier.get((item.client, item.key, number), (first, now))
-            values = [place, item.round, item.client, item.key, item.size, number, first, last]
+            values = [
+                phase,
+                place,
+                item.round,
+                item.client,
+                item.key,
+                item.size,
+                number,
+                first,
+                last,
+            ]
             values += codec.count_samples(item.record)
-            self.database.execute("INSERT INTO item VALUES (?,?,?,?,?,?,?,?,?,?)", values)
+            self.database.execute("INSERT INTO item VALUES (?,?,?,?,?,?,?,?,?,?,?)", values)
         self._remove_unused()
 
     def drop_keys(self, keys: Collection[int]) -> None:
@@ -90,20 +106,25 @@ class ItemTable:
         self._remove_unused()
 
     def drop_beyond(self, limit_bytes: int) -> None:
-        """Remove the oldest data sets until the rest fits into the limit."""
+        """Remove the oldest data sets of each phase until the rest of it fits into the limit."""
+        for phase in (0, 1):
+            self._drop_beyond(phase, limit_bytes)
+        self._remove_unused()
+
+    def _drop_beyond(self, phase: int, limit_bytes: int) -> None:
         query = (
             "SELECT place, record, length(content) FROM item JOIN record ON number = record "
-            "ORDER BY round DESC, place DESC"
+            "WHERE phase = ? ORDER BY round DESC, place DESC"
         )
         sizes: dict[int, int] = {}
-        for place, record, size in self.database.execute(query).fetchall():
+        for place, record, size in self.database.execute(query, [phase]).fetchall():
             if sum(sizes.values()) + (0 if record in sizes else size) <= limit_bytes:
                 sizes[record] = size
             else:
                 # Nothing older stays, either, even if it would fit.
                 limit_bytes = 0
-                self.database.execute("DELETE FROM item WHERE place = ?", [place])
-        self._remove_unused()
+                delete = "DELETE FROM item WHERE phase = ? AND place = ?"
+                self.database.execute(delete, [phase, place])
 
     def _drop_rows(self, query: str) -> None:
         affected: dict[int, list[int]] = {}

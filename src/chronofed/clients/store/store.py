@@ -24,6 +24,7 @@ from chronofed.clients.store.database import (
 )
 from chronofed.clients.store.inspection import Inspection, Removed, counts, inspection
 from chronofed.clients.store.items import ItemTable
+from chronofed.clients.store.phases import ACCEPTED, NEVER, WAITING, PhaseTable
 from chronofed.core.errors import RunError
 from chronofed.core.types import Record
 from chronofed.data.client_source import ClientData, from_microseconds, row_id, to_microseconds
@@ -64,6 +65,9 @@ class ClientStore:
         self._connection: sqlite3.Connection | None = None
         # Records that were read, with their digests, by identity: they need not be encoded again.
         self._known: dict[int, tuple[Record, bytes]] = {}
+        # The phase that the present order works from, once the server has said what it accepted.
+        self._base: int | None = None
+        self._settled = False
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -80,22 +84,50 @@ class ClientStore:
 
     def __exit__(self, *_: object) -> None:
         self._connection = None
+        self._settled = False
         self._known.clear()
         self._open.close()
 
-    def reply(self, order: str) -> bytes | None:
-        """Return the reply to ``order`` if it was the last one answered: an order is never served twice."""
+    def reply(self, order: str, request: bytes = b"") -> bytes | None:
+        """Return the reply to ``order`` if it was the last one answered: an order is never served twice.
+
+        Args:
+            order: Name of the order.
+            request: Digest of the order: a server that was restored may send another one of the same name.
+        """
         with one_line_errors(self.path):
-            query = "SELECT digest, content FROM answer WHERE name = ?"
-            found = self._database.execute(query, [order]).fetchone()
+            query = "SELECT digest, content FROM answer WHERE name = ? AND request = ?"
+            found = self._database.execute(query, [order, request]).fetchone()
             return None if found is None else codec.verified(*found)
 
-    def client_state(self) -> ClientState | None:
-        """Return the last committed client state; ``None`` if there is none."""
+    def settle(self, accepted: int) -> int:
+        """Choose the state to work from, which the next commit makes final.
+
+        Args:
+            accepted: Round of this client's last reply that the server has accepted; -1 for none.
+
+        Returns:
+            The round of the state that is worked from; -1 for none. If it is less than ``accepted``, this
+            client store is older than the server (a backup, or lost); if it is more, the server is.
+        """
         with one_line_errors(self.path):
-            state = self._database.execute("SELECT digest, content FROM state").fetchone()
-            items = ItemTable(self._database).read(self._decode)
-            return None if state is None else split_records(self._decode(*state), items)
+            phases = PhaseTable(self._database)
+            self._base, self._settled = phases.of_order(accepted), True
+            return NEVER if self._base is None else phases.rounds()[self._base]
+
+    def client_state(self) -> ClientState | None:
+        """Return the client state that :meth:`settle` chose, by default the last; ``None`` if there is none."""
+        with one_line_errors(self.path):
+            phases = PhaseTable(self._database)
+            phase = self._base if self._settled else phases.latest()
+            if phase == WAITING and phases.state(WAITING) is None:
+                # The last order changed nothing.
+                phase = ACCEPTED
+            state = None if phase is None else phases.state(phase)
+            if phase is None or state is None:
+                return None
+            items = ItemTable(self._database).read(phase, self._decode)
+            return split_records(self._decode(*state), items)
 
     def commit(
         self,
@@ -103,12 +135,18 @@ class ClientStore:
         reply: bytes,
         client_state: ClientState | None,
         data: ClientData | None = None,
+        *,
+        round_: int | None = None,
+        request: bytes = b"",
     ) -> None:
         """Store the reply to an order and the new client state in one transaction; write only what changed.
 
         Args:
             order: Name of the order.
             reply: The reply, which is sent again if the same order comes again.
+            round_: Round of the order, if the server has yet to accept the reply (:meth:`settle`). By default
+                the new state is valid at once.
+            request: Digest of the order.
             client_state: The new client state; ``None`` for no change.
             data: The data that the client trained on, if they have time stamps: they can then be forgotten by
                 their own time.
@@ -118,13 +156,22 @@ class ClientStore:
         """
         present = to_microseconds(now())
         with self._transaction() as database:
-            replace_row(database, "answer", order, present, codec.digest(reply), reply)
+            replace_row(database, "answer", order, present, request, codec.digest(reply), reply)
+            phases = PhaseTable(database)
+            if round_ is not None:
+                phases.settle(self._base if self._settled else phases.latest())
+            elif client_state is not None:
+                phases.settle(ACCEPTED)
+            phase, number = (ACCEPTED, NEVER) if round_ is None else (WAITING, round_)
             if client_state is not None:
-                self._write_state(join_records(client_state))
+                phases.write(phase, number, join_records(client_state))
                 items = ItemTable(database)
                 times = {} if data is None else data.times_by_row()
-                items.write(client_state.items, self._encode, times, present)
+                items.write(phase, client_state.items, self._encode, times, present)
                 self._drop_expired(items, present)
+            elif round_ is not None:
+                phases.write(phase, number, None)
+        self._settled = False
 
     @property
     def forgotten(self) -> frozenset[int]:
@@ -235,17 +282,13 @@ class ClientStore:
 
     def _forget_state(self, *, everything: bool) -> None:
         """Remove the backbone's state if it was computed from forgotten rows."""
-        found = self._database.execute("SELECT digest, content FROM state").fetchone()
-        state = {} if found is None else codec.decode(codec.verified(*found))
+        phases = PhaseTable(self._database)
         rows = torch.tensor(sorted(self.forgotten), dtype=torch.int64)
-        if "sources" in state and (everything or made_of(state, rows)):
-            self._write_state({})
-
-    def _write_state(self, state: Record) -> None:
-        content = codec.encode(state)
-        digest = codec.digest(content)
-        if self._database.execute("SELECT digest FROM state").fetchone() != (digest,):
-            replace_row(self._database, "state", digest, content)
+        for phase in phases.rounds():
+            found = phases.state(phase)
+            state = {} if found is None else codec.decode(codec.verified(*found))
+            if "sources" in state and (everything or made_of(state, rows)):
+                phases.replace_state(phase, {})
 
     def _encode(self, record: Record) -> tuple[bytes, bytes | None]:
         """Return a record's digest, and its bytes unless it was read from this client store."""

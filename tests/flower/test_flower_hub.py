@@ -1,0 +1,307 @@
+"""A hub with TLS, keys and a proxy, typed as on its how-to; a stranger with its certificate gets nowhere."""
+
+import base64
+import json
+import os
+import shutil
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+
+from chronofed.flower.hub import Hub, HubSettings
+from chronofed.flower.hub_service import HubService, prepare_app
+from chronofed.flower.hub_status import read_status
+from chronofed.flower.keys import make_keys
+from chronofed.flower.processes import Processes, environment, free_port
+from tests.helpers.trial import NEEDS_FLOWER, events, rounds_done, running, wait
+
+NEEDS_NGINX = pytest.mark.skipif(
+    shutil.which("nginx", path=f"{os.environ.get('PATH')}:/usr/sbin") is None,
+    reason="nginx is missing: apt install nginx-light",
+)
+pytestmark = [NEEDS_FLOWER, NEEDS_NGINX]
+
+SPEC = """
+name = "coast"
+rounds = 4
+
+[data]
+kind = "source-rows"
+[data.source]
+kind = "table-file"
+path = "{folder}/test.csv"
+classes = ["calm", "storm"]
+target = "weather"
+time = "when"
+features = [{{ name = "wind" }}, {{ name = "rain" }}]
+
+[scenario]
+kind = "remote"
+clients = 3
+
+[method]
+backbone = {{ kind = "scaffold" }}
+memory = {{ kind = "core-set", size = 5 }}
+
+[train]
+steps = 4
+batch_size = 4
+"""
+SOURCE = """
+[source]
+kind = "table-file"
+path = "rows.csv"
+classes = ["calm", "storm"]
+target = "weather"
+time = "when"
+id = "row"
+features = [{ name = "wind" }, { name = "rain" }]
+current = { kind = "each-round", count = 6 }
+"""
+
+
+def rows(client: int, start: int, count: int) -> str:
+    days = [date(2024, 1, 1) + timedelta(days=k) for k in range(start, start + count)]
+    return "".join(
+        f"{client}-{k},{day},{client + k % 5},{k % 3},{('calm', 'storm')[k % 2]}\n"
+        for k, day in zip(range(start, start + count), days, strict=True)
+    )
+
+
+class Site:
+    """Machines as folders; every command is typed as a user would, and counted."""
+
+    def __init__(self, folder: Path, processes: Processes) -> None:
+        self.folder, self.processes, self.typed = folder, processes, 0
+        self.port = free_port()
+        head = "row,when,wind,rain,weather\n"
+        (folder / "test.csv").write_text(head + rows(9, 0, 20))
+        (folder / "spec.toml").write_text(SPEC.format(folder=folder))
+        for client, name in enumerate("abc"):
+            (folder / name).mkdir()
+            (folder / name / "source.toml").write_text(SOURCE)
+            (folder / name / "rows.csv").write_text(head + rows(client, 0, 60))
+        self.hub = Hub(folder / "hub")
+
+    def type(self, name: str, *command: str) -> "subprocess.Popen[bytes]":
+        self.typed += 1
+        program = [
+            sys.executable,
+            "-c",
+            "from chronofed.cli.main import main; raise SystemExit(main())",
+        ]
+        return self.processes.start(name, *program, *command)
+
+    def do(self, name: str, *command: str) -> None:
+        code = self.type(name, *command).wait()
+        self.processes.stop(name)
+        assert code == 0, self.log(name)
+
+    def wait(self, condition, what: str) -> None:
+        """Wait for something; fail at once if the hub or a node has ended."""
+
+        def met() -> bool:
+            found = condition()
+            if not found:
+                self.processes.check()
+            return found
+
+        wait(met, 400.0, what)
+
+    def log(self, name: str) -> str:
+        path = self.processes.logs / f"{name}.log"
+        return path.read_text() if path.exists() else ""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A federation of three, from nothing, in at most 6 commands."""
+    folder = tmp_path_factory.mktemp("site")
+    with Processes(folder / "logs", environment(folder / "home")) as processes:
+        site = Site(folder, processes)
+        where = ("--host", "127.0.0.1", "localhost", "--port", str(site.port))
+        spec, hub = str(folder / "spec.toml"), str(site.hub.path)
+        site.type("hub", "hub", "start", hub, spec, *where, "--join-timeout", "200")
+        site.wait(
+            lambda: site.hub.exists and (site.hub.path / "registered.json").exists(), "the hub"
+        )
+        site.do("add", "hub", "add-node", hub, "a", "b", "c")
+        for name in "abc":
+            shutil.move(site.hub.path / "nodes" / name, folder / name / "node")
+            at = folder / name
+            node, source = str(at / "node"), str(at / "source.toml")
+            site.type(f"node-{name}", "node", "start", node, "--source", source)
+        site.wait(lambda: rounds_done(site.hub.run) >= 1, "the first round")
+        yield site
+
+
+def test_six_commands_make_a_federation_with_growing_files(site):
+    site.wait(lambda: rounds_done(site.hub.run) >= 4, "the last round")
+    site.do("status", "hub", "status", str(site.hub.path))
+    assert site.typed == 6
+    text = site.log("status")
+    assert "4 of 4 rounds done" in text
+    for client, name in enumerate("abc"):
+        (line,) = [line for line in text.splitlines() if line.startswith(f"{name} ")]
+        assert line.split()[1] == str(client)
+        assert "never" not in line
+    kinds = {event["event"] for event in events(site.hub.run)}
+    assert kinds <= {"started", "joined", "finished", "missing", "late"}
+
+
+def test_the_operator_sees_rounds_answers_and_the_time_left(site):
+    wait(lambda: "the run is finished" in site.log("hub"), what="the end")
+    text = site.log("hub")
+    assert "may join" in text
+    assert "round 3: 3 of 3 clients" in text
+    assert " left" in text
+    status = read_status(site.hub)
+    assert (status.state, status.round, status.rounds) == ("finished", 4, 4)
+    assert [node.round for node in status.nodes] == [3, 3, 3]
+
+
+def test_secrets_are_for_their_owner_alone(site):
+    for path in site.hub.path.rglob("*"):
+        public = path.is_dir() or path.suffix in (".crt", ".pem", ".pub")
+        if not public and path.name in ("superlink.db", "ca.key", "superlink.key", "nodes.json"):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    assert stat.S_IMODE(site.hub.path.stat().st_mode) == 0o700
+
+
+# The stranger: has ca.crt, a key pair of its own, and reaches the published port.
+
+OPERATOR = ("list-runs", "start-run", "list-nodes", "register-node", "unregister-node", "stop-run")
+SLY = (
+    "/v1/fleet/../control/list-runs",
+    "/v1/fleet/%2e%2e/control/list-runs",
+    "/v1/fleet/pull-messages/../../control/list-runs",
+    "/v1/fleet/pull-messages%2f..%2f..%2fcontrol%2flist-runs",
+    "//v1//control//list-runs",
+    "/v1/fleet/pull-messages/%00/v1/control/list-runs",
+    "https://hub/v1/control/list-runs",
+)
+
+
+class Guarded:
+    """A hub with three known nodes, and an app that nobody has started."""
+
+    def __init__(self, folder: Path) -> None:
+        self.hub, self.port = Hub(folder / "hub"), free_port()
+        self.hub.create(HubSettings(("127.0.0.1", "localhost"), self.port))
+        for name in "abc":
+            self.hub.add_node(name)
+        prepare_app(self.hub, "rounds = 1\n")
+
+    def curl(self, path: str, length: int = 0, body: bytes = b"", **headers: str) -> int:
+        """Send a request over TLS, byte for byte, and return the status; it may promise a longer body."""
+        context = ssl.create_default_context(cafile=self.hub.keys / "ca.crt")
+        lines = [f"POST {path} HTTP/1.1", "Host: hub", f"Content-Length: {length or len(body)}"]
+        lines += ["Content-Type: application/protobuf", "Connection: close"]
+        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+        with (
+            socket.create_connection(("127.0.0.1", self.port), timeout=30) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as server,
+        ):
+            server.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+            return int(server.recv(64).split()[1])
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    guarded = Guarded(tmp_path_factory.mktemp("guarded"))
+    with HubService(guarded.hub):
+        yield guarded
+
+
+@pytest.fixture(scope="module")
+def stranger(guarded, tmp_path_factory):
+    """Flower's own programs with the public certificate and a key that nobody knows."""
+    folder = tmp_path_factory.mktemp("stranger")
+    make_keys(folder / "keys", 1, ["localhost"])
+    certificate = json.dumps(str(guarded.hub.keys / "ca.crt"))
+    home = folder / "home"
+    home.mkdir()
+    address = f'address = "127.0.0.1:{guarded.port}"\nroot-certificates = {certificate}\n'
+    (home / "config.toml").write_text(f'[superlink]\ndefault = "hub"\n[superlink.hub]\n{address}')
+    with Processes(folder / "logs", environment(home)) as processes:
+
+        def tries(*command: str) -> tuple[int, str]:
+            log = folder / "logs" / "try.log"
+            log.unlink(missing_ok=True)
+            code = processes.start("try", *command).wait(120)
+            processes.stop("try")
+            return code, log.read_text()
+
+        yield folder, tries
+
+
+def test_a_stranger_cannot_do_what_the_operator_does(guarded, stranger):
+    folder, tries = stranger
+    registered = json.loads((guarded.hub.path / "registered.json").read_text())
+    assert len(registered) == 3
+    node = registered["a"][0]
+    app = str(guarded.hub.app)
+    attempts = {
+        "register": ("supernode", "register", str(folder / "keys" / "client-0.pub"), "hub"),
+        "start an app": ("run", app, "hub", "--run-config", f'run="{folder}/run"'),
+        "list runs": ("list", "hub"),
+        "list nodes": ("supernode", "list", "hub"),
+        "unregister": ("supernode", "unregister", node, "hub"),
+    }
+    for what, command in attempts.items():
+        code, text = tries("flwr", *command)
+        assert code != 0, f"{what}: {text}"
+        assert node not in text or what == "unregister"
+    assert not (folder / "run").exists()
+    assert json.loads((guarded.hub.path / "registered.json").read_text()) == registered
+
+
+def test_only_calls_of_nodes_are_published_and_only_for_known_keys(guarded):
+    known = next(iter(guarded.hub.headers()))
+    for call in OPERATOR:
+        assert guarded.curl(f"/v1/control/{call}", flwr_public_key=known) == 404
+        assert guarded.curl(f"/v1/runtime/{call}", flwr_public_key=known) == 404
+    for path in SLY:
+        assert guarded.curl(path, flwr_public_key=known) in (400, 404)
+    for call in ("register-node", "unregister-node"):
+        assert guarded.curl(f"/v1/fleet/{call}", flwr_public_key=known) == 404
+    for path in ("/docs", "/openapi.json", "/"):
+        assert guarded.curl(path) == 404
+    other = base64.b64encode(b"-----BEGIN PUBLIC KEY-----").decode()
+    assert guarded.curl("/v1/fleet/pull-messages") == 401
+    assert guarded.curl("/v1/fleet/pull-messages", flwr_public_key=other) == 401
+    # A public key is no secret: without its private half, Flower refuses the request.
+    assert guarded.curl("/v1/fleet/pull-messages", flwr_public_key=known) == 401
+    # A body that nginx must write to its own folder gets as far: Flower reads that it is no message.
+    assert guarded.curl("/v1/fleet/push-object", body=bytes(10**6), flwr_public_key=known) == 400
+    assert "crit" not in (guarded.hub.proxy / "nginx-error.log").read_text()
+    assert guarded.curl("/v1/fleet/push-object", 70_000_000, flwr_public_key=known) == 413
+
+
+def test_a_node_with_an_unknown_key_is_refused_and_the_operator_sees_it(guarded, stranger):
+    folder, tries = stranger
+    before = read_status(guarded.hub).strangers
+    _, text = tries(
+        *("flower-supernode", "--superlink", f"127.0.0.1:{guarded.port}"),
+        *("--root-certificates", str(guarded.hub.keys / "ca.crt")),
+        *("--auth-supernode-private-key", str(folder / "keys" / "client-0")),
+        *("--host", "127.0.0.1", "--port", str(free_port()), "--node-config", "client=1"),
+    )
+    assert "SuperNode ID" not in text
+    assert read_status(guarded.hub).strangers > before
+
+
+def test_the_superlink_listens_on_the_loopback_interface_only(guarded):
+    """Everything that listens below the hub's process: the proxy on its port, the SuperLink on loopback."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    listening = {line[1] for line in lines if line[3] == "0A"}
+    (text,) = [p for p in running("flower-superlink") if str(guarded.hub.path) in p]
+    port = int(text.split("\0")[text.split("\0").index("--port") + 1])
+    assert f"0100007F:{port:04X}" in listening
+    assert f"00000000:{port:04X}" not in listening
