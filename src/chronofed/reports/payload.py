@@ -5,9 +5,10 @@ Every section of a page has a builder in :data:`SECTIONS` and a part of the same
 
 import base64
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,14 @@ import numpy as np
 from chronofed.reports.best import best_rows
 from chronofed.reports.downsample import Numbers, downsample, evenly_spaced
 from chronofed.reports.groups import Group, differences, measures_of
-from chronofed.reports.notes import notes
+from chronofed.reports.notes import counted, notes
+from chronofed.reports.overview import data_name, overview
 from chronofed.reports.period_history import Levels, PeriodHistory
+from chronofed.reports.result_columns import result_columns
+from chronofed.reports.results_table import results_table
 from chronofed.reports.runs import RunView, flatten, method_of
+from chronofed.reports.styles import StyleKey, styles_of
 from chronofed.training.measure import Column, MeasureDisplay, placed
-from chronofed.training.measures import columns
 
 # Points of all curves together: half a megabyte at most.
 POINTS = 24_000
@@ -42,9 +46,11 @@ class Page:
 
     Attributes:
         groups: The experiments.
+        known_styles: Styles that were given before, as on a live page.
     """
 
     groups: Sequence[Group]
+    known_styles: Mapping[StyleKey, int] | None = None
 
     @property
     def runs(self) -> list[tuple[int, RunView]]:
@@ -61,6 +67,16 @@ class Page:
         """All measures that the runs may have."""
         return measures_of(self.groups)
 
+    def periods(self, run: RunView) -> PeriodHistory:
+        """Return the accuracy by client and data set of a run, read once."""
+        if run.path not in self._histories:
+            self._histories[run.path] = run.periods()
+        return self._histories[run.path]
+
+    @cached_property
+    def _histories(self) -> dict[Path, PeriodHistory]:
+        return {}
+
     @cached_property
     def scenarios(self) -> list[dict[str, Any]]:
         """The different scenarios, each with its runs."""
@@ -74,9 +90,11 @@ class Page:
         return list(known.values())
 
 
-def build_payload(found: Sequence[Group], title: str) -> dict[str, Any]:
+def build_payload(
+    found: Sequence[Group], title: str, known_styles: Mapping[StyleKey, int] | None = None
+) -> dict[str, Any]:
     """Build everything that a page shows of some experiments."""
-    page = Page(found)
+    page = Page(found, known_styles)
     payload = {"title": title, "subtitle": _subtitle(found)}
     for build in SECTIONS.values():
         payload |= build(page)
@@ -85,33 +103,33 @@ def build_payload(found: Sequence[Group], title: str) -> dict[str, Any]:
 
 def _subtitle(found: Sequence[Group]) -> str:
     runs = [run for group in found for run in group.runs]
-    data = sorted({_data_name(run.spec) for run in runs})
+    data = sorted({data_name(run.spec) for run in runs})
     experiments = len({group.experiment or group.name for group in found})
-    counts = f"{_counted(experiments, 'experiment')}, {_counted(len(runs), 'run')}"
+    counts = f"{counted(experiments, 'experiment')}, {counted(len(runs), 'run')}"
     return f"{counts} on {', '.join(data)}" if data else counts
 
 
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
-
-
-def _data_name(spec: dict[str, Any]) -> str:
-    data = spec.get("data", {})
-    name = data.get("name") or str(data.get("path", "data")).rsplit("/", 1)[-1]
-    return str(name)
+def _overview(page: Page) -> dict[str, Any]:
+    """The first screen."""
+    return {"overview": overview(page.groups, page.periods)}
 
 
 def _summary(page: Page) -> dict[str, Any]:
-    """The table of experiments."""
-    shown = columns(page.measures)
+    """The table of experiments, and the same numbers for a paper."""
+    shown = result_columns(page.groups)
     measured = [c for c in shown if any(group.spread(c.key) for group in page.groups)]
     best = best_rows(page.groups, measured)
+    table = results_table(page.groups)
     keys = ("key", "heading", "digits", "better")
     return {
         "columns": [{key: getattr(column, key) for key in keys} for column in shown],
-        "groups": [_row(group, measured) for group in page.groups],
+        "groups": [
+            _row(group, measured) | {"style": style}
+            for group, style in zip(page.groups, styles_of(page.groups, page.known_styles), strict=True)
+        ],
         "best": best,
         "notes": notes(page.groups, measured, best),
+        "downloads": {"csv": table.csv(), "tex": table.latex()},
     }
 
 
@@ -191,7 +209,7 @@ def _forgetting(page: Page) -> dict[str, Any]:
 
     Where there is too much for a page, only the first run of every experiment is shown, or the first few.
     """
-    found = [(number, run, run.periods()) for number, run in page.runs]
+    found = [(number, run, page.periods(run)) for number, run in page.runs]
     found = [entry for entry in found if entry[2].pairs]
     total = len(found)
     if sum(len(history.pairs) for _, _, history in found) > PAIRS:
@@ -326,6 +344,7 @@ def _environment(page: Page) -> dict[str, Any]:
 
 
 SECTIONS: dict[str, Callable[[Page], dict[str, Any]]] = {
+    "overview": _overview,
     "summary": _summary,
     "curves": _curves,
     "forgetting": _forgetting,

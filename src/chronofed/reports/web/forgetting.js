@@ -31,6 +31,7 @@ cf.forgetting = () => {
       about: raw.names,
     };
   };
+  const style = (t) => content.groups[t.group].style;
   const clientName = (client) => tables[chosen.first].about.client_names?.[client] ?? `client ${client}`;
   const keyName = (key) => tables[chosen.first].about.period_names?.[key] ?? `data set ${key}`;
   const classesOf = (table, k) => {
@@ -113,7 +114,7 @@ cf.forgetting = () => {
       t.rounds.forEach((round, frame) => { const v = t.now(frame, at); if (v != null) { xs.push(round); ys.push(100 * v); } });
       return { x: xs, y: ys };
     });
-    const groups = [0, 1].filter((k) => table(k)).map((k) => ({ name: table(k).label, colour: table(k).group }));
+    const groups = [0, 1].filter((k) => table(k)).map((k) => ({ name: table(k).label, style: style(table(k)) }));
     panel.update({ groups, measures: [{ key: "pair", title: `Accuracy on ${clientName(client)}, ${keyName(key)}`, unit: "%", curves }] });
     panel.panel.charts.get("pair").node.querySelector("figcaption").replaceChildren(`Accuracy on ${clientName(client)}, ${keyName(key)} `, cf.el("span", { class: "soft" }, classesOf(table(0), table(0).place.get(`${client}/${key}`)) || "%"));
     if (!detail.firstChild) detail.append(cf.el("div", {}, panel.nodes[0], panel.nodes[2]));
@@ -128,7 +129,7 @@ cf.forgetting = () => {
       figures[k].hidden = !own;
       if (!own) return;
       const frame = own.frame(chosen.round), ramp = chosen.mode === "lost" ? "less" : "more";
-      heads[k].replaceChildren(cf.el("span", { class: "swatch", style: { background: `var(--c${own.group % 8})` } }), own.label);
+      heads[k].replaceChildren(cf.lineSample(style(own)), own.label);
       scales[k].replaceChildren(cf.scale(ramp, chosen.mode === "lost" ? "nothing lost" : "0 %", chosen.mode === "lost" ? "all lost" : "100 %"));
       heatmaps[k].update({
         rows: rows.map((client) => clientName(client)), columns: columns.map((key) => t.about.period_names?.[key] ?? String(key)), ramp,

@@ -24,8 +24,8 @@ cf.summary = () => {
       cf.el("thead", {}, cf.el("tr", {}, cf.el("th", { scope: "col" }, "experiment"), cf.el("th", { scope: "col" }, "runs × rounds"),
         columns.map((c) => cf.el("th", { scope: "col", "aria-sort": sorted(c) }, sorter(c))))),
       cf.el("tbody", {}, numbered.map(([group, k]) => cf.el("tr", {},
-        cf.el("th", { scope: "row" }, cf.el("span", { class: "swatch", style: { background: `var(--c${k % 8})` } }), cf.el("span", { class: "name" }, group.name),
-          cf.el("div", { class: "soft method" }, `${group.method} `, ...cf.unfinished(group))),
+        cf.el("th", { scope: "row" }, cf.lineSample(group.style), cf.el("span", { class: "name" }, group.name),
+          cf.el("div", { class: "soft method" }, `${group.method} `, ...cf.unfinished(group)), cf.failure(group)),
         cf.el("td", {}, group.size.replace("x", "×")),
         columns.map((c) => cf.el("td", { class: content.best[c.key] === k ? "best" : null }, cf.cell(group.cells[c.key])))))))),
     cf.el("ul", { class: "soft notes" }, content.notes.map((note) => cf.el("li", {}, note))));
@@ -39,6 +39,11 @@ cf.cell = (cell) => {
   return rest.length ? [mean, cf.el("div", { class: "deviation" }, `± ${rest[0]}`)] : mean;
 };
 cf.unfinished = (group) => [...new Set(group.runs.map((run) => run.state))].filter((state) => state !== "finished").map((state) => cf.badge(state));
+
+cf.failure = (group) => {
+  const reasons = [...new Set(group.runs.map((run) => run.failure).filter(Boolean))];
+  return reasons.length ? cf.el("div", { class: "failure" }, reasons.join("; ")) : null;
+};
 
 cf.weights = () => {
   const node = cf.el("div"), bar = cf.el("div", { class: "bar" });
@@ -185,13 +190,16 @@ cf.environment = () => {
 };
 
 cf.addSection({
-  id: "summary", title: "Summary", make: cf.summary, has: (content) => content.groups.length, absent: "No run yet.",
+  id: "overview", title: "What was found", make: cf.overview, has: (content) => content.groups.length, absent: "No run yet.",
+});
+cf.addSection({
+  id: "summary", title: "All results", make: cf.summary, has: (content) => content.groups.length, absent: "No run yet.",
   about: "mean of best 5: over the five best evaluations of a run (the paper's figure, chosen on the test set; it can lie below the last); last: after the last round; anytime: mean over all evaluations. ±: one deviation over seeds; a single run has none.",
 });
 cf.addSection({
   id: "curves", title: "Curves", has: (content) => content.measures.length, absent: "No evaluation has been recorded yet.",
   about: "Drag to zoom, double-click to show all; bands are one deviation over seeds.",
-  make: () => { const curves = cf.curves(); return { ...curves, node: cf.el("div", {}, curves.nodes) }; },
+  make: () => { const curves = cf.curves(); return { node: cf.el("div", {}, curves.nodes), update: (content) => curves.update({ ...content, calendar: content.overview.calendar }) }; },
 });
 cf.addSection({
   id: "forgetting", title: "Who forgets what, when", make: cf.forgetting, has: (content) => content.periods.length,
