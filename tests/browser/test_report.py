@@ -33,7 +33,7 @@ def test_it_opens_from_a_file_without_a_request(tab, report):
     page = watched.open(report)
     assert [url for url in watched.requests if url != report] == []
     assert page.title() == "A report"
-    assert page.locator("section").count() == 8
+    assert page.locator("section").count() == 9
     assert page.locator("table.summary tbody tr").count() == 3
 
 

@@ -1,6 +1,5 @@
 """Results by client and by class over time, from the records of runs."""
 
-import base64
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from chronofed.core.names import Names
 from chronofed.reports.downsample import evenly_spaced
 from chronofed.reports.groups import Group
-from chronofed.reports.period_history import LEVELS, UNSEEN, PeriodHistory
+from chronofed.reports.period_history import LEVELS, UNSEEN, PeriodHistory, encoded
 from chronofed.reports.runs import RunView
 from chronofed.reports.spread import rounded
 
@@ -27,8 +26,8 @@ Periods = Callable[[RunView], PeriodHistory]
 def by_client(run: RunView, periods: Periods = RunView.periods) -> tuple[str, dict[int, float]]:
     """Compute the accuracy of every client, and say what it is measured on.
 
-    On the next period it is the share of all forecasts of the run; else the mean over a client's data sets after
-    the last round, weighted by their test rows where those are its own.
+    On the next period it is the share of all forecasts of the run; else the mean over a client's data sets
+    after the last round, weighted by their test rows where those are its own.
     """
     lines = run.record("breakdown")
     if any("period" in line for line in lines):
@@ -140,7 +139,7 @@ def class_maps(groups: Sequence[Group], periods: Periods = RunView.periods) -> d
         "classes": [str(names[k]) if k < len(names) else f"class {k}" for k in range(count)],
         "rounds": rounds,
         "maps": [
-            {"group": place, "values": _encoded(_mean_map(runs, rounds, count))}
+            {"group": place, "values": encoded(_mean_map(runs, rounds, count))}
             for place, runs in tables.items()
             if runs and count
         ],
@@ -151,9 +150,7 @@ def _about(run: RunView) -> dict[str, Any]:
     return run.directory.scenario()
 
 
-def _mean_map(
-    tables: Sequence[Cells], rounds: Sequence[int], count: int
-) -> NDArray[np.uint16]:
+def _mean_map(tables: Sequence[Cells], rounds: Sequence[int], count: int) -> NDArray[np.uint16]:
     """Average over runs: hundredths of a per cent, ``(classes, rounds)``."""
     levels = np.full((count, len(rounds)), UNSEEN, dtype=np.uint16)
     for row, column in np.ndindex(count, len(rounds)):
@@ -162,7 +159,3 @@ def _mean_map(
         if found:
             levels[row, column] = round(LEVELS * fmean(found))
     return levels
-
-
-def _encoded(levels: NDArray[np.uint16]) -> str:
-    return base64.b64encode(levels.astype("<u2").tobytes()).decode()

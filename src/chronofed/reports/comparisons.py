@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from chronofed.reports.groups import Group
 from chronofed.reports.result_columns import result_columns
-from chronofed.reports.runs import method_of
+from chronofed.reports.runs import method_of, remembers
 from chronofed.reports.spread import rounded
 from chronofed.training.measure import Column
 from chronofed.training.paired import SIGNIFICANCE, Paired, holm, paired
@@ -17,7 +17,6 @@ _WORLD = ("data", "scenario", "deletions")
 # Numbers about training samples are no result.
 _NO_RESULT = ("last_seen_",)
 MINUS = "\N{MINUS SIGN}"
-_FORGETFUL = ("", "forget", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +100,8 @@ def reference_of(groups: Sequence[Group], places: Sequence[int]) -> int:
     Where neither is there, or there are several, it is the first.
     """
     plain = [k for k in places if method_of(groups[k].runs[0].spec) == "fedavg"]
-    forgetful = [k for k in places if _memory(groups[k]) in _FORGETFUL]
+    forgetful = [k for k in places if not remembers(groups[k].runs[0].spec)]
     return next((found[0] for found in (plain, forgetful) if len(found) == 1), places[0])
-
-
-def _memory(group: Group) -> str:
-    memory = group.runs[0].spec.get("method", {}).get("memory", {})
-    return str(memory.get("kind", "") if isinstance(memory, dict) else memory)
 
 
 def differences_to(groups: Sequence[Group]) -> list[Difference]:
@@ -152,9 +146,7 @@ def _in_column(
     ]
 
 
-def _pairs(
-    first: dict[int, float], second: dict[int, float]
-) -> dict[int, tuple[float, float]]:
+def _pairs(first: dict[int, float], second: dict[int, float]) -> dict[int, tuple[float, float]]:
     return {
         seed: (first[seed], second[seed])
         for seed in sorted(first.keys() & second.keys())

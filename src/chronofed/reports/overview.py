@@ -10,7 +10,7 @@ import numpy as np
 
 from chronofed.reports.by_client import Periods, class_maps, client_rows
 from chronofed.reports.comparisons import MINUS, Difference
-from chronofed.reports.downsample import downsample
+from chronofed.reports.curve_tables import recorded, thin_curve
 from chronofed.reports.groups import Group, measures_of
 from chronofed.reports.notes import counted, listed
 from chronofed.reports.references import baseline_curves
@@ -100,7 +100,7 @@ def _states(runs: Sequence[RunView]) -> str:
 def _tiles(
     groups: Sequence[Group], judged: Verdict, clients: dict[str, Any]
 ) -> Iterator[dict[str, str]]:
-    """Yield the numbers that matter most: of the experiment that the headline is about, and of its reference."""
+    """Yield the numbers that matter most: the headline's experiment and its reference."""
     if judged.subject is None:
         return
     subject = groups[judged.subject]
@@ -163,13 +163,9 @@ def _percent(share: float) -> str:
 
 def main_measure(groups: Sequence[Group]) -> MeasureDisplay | None:
     """Return the measure that ranks the experiments, if it was recorded."""
-    recorded = {key for group in groups for run in group.runs for key in _keys(run.history)}
-    key = headline_of(recorded)
-    return next((m for m in measures_of(groups) if m.key == key and key in recorded), None)
-
-
-def _keys(history: Sequence[dict[str, Any]]) -> set[str]:
-    return {key for line in (*history[:1], *history[-1:]) for key in line}
+    keys = {key for group in groups for run in group.runs for key in recorded(run.history)}
+    key = headline_of(keys)
+    return next((m for m in measures_of(groups) if m.key == key and key in keys), None)
 
 
 def _main(groups: Sequence[Group]) -> dict[str, Any] | None:
@@ -180,8 +176,8 @@ def _main(groups: Sequence[Group]) -> dict[str, Any] | None:
     runs = sum(len(group.runs) for group in groups)
     most = max(20, min(_MOST_POINTS, _SEED_POINTS // max(1, runs)))
     seeds = [
-        [_thin(run.series(measure.key), measure.scale, most) for run in group.runs]
-        if 1 < len(group.runs) and runs <= _SEED_POINTS // 20
+        [thin_curve(*run.series(measure.key), measure.scale, most) for run in group.runs]
+        if len(group.runs) > 1 and runs <= _SEED_POINTS // 20
         else []
         for group in groups
     ]
@@ -191,23 +187,13 @@ def _main(groups: Sequence[Group]) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _thin(series: tuple[Any, Any], scale: float, most: int) -> dict[str, Any]:
-    rounds, values = series
-    kept = downsample(values, most)
-    return {"x": rounds[kept].astype(int).tolist(), "y": _short(scale * values[kept])}
-
-
-def _short(values: Any) -> list[float | None]:
-    return [float(f"{v:.4g}") if np.isfinite(v) else None for v in values.tolist()]
-
-
 def _baselines(
     groups: Sequence[Group], measure: MeasureDisplay, most: int
 ) -> Iterator[dict[str, Any]]:
     """Yield the baselines that are equal in all runs of a seed, mean over seeds, as grey curves."""
     for title, scores in baseline_curves(groups, measure.key).items():
         found = np.array(sorted(scores.items()), dtype=np.float64).reshape(-1, 2).T
-        yield {"title": title, **_thin((found[0], found[1]), measure.scale, most)}
+        yield {"title": title, **thin_curve(found[0], found[1], measure.scale, most)}
 
 
 def calendar(groups: Sequence[Group]) -> dict[str, Any] | None:

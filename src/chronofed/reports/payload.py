@@ -3,7 +3,6 @@
 Every section of a page has a builder in :data:`SECTIONS` and a part of the same name in ``web/sections.js``.
 """
 
-import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,21 +13,18 @@ from typing import Any
 import numpy as np
 
 from chronofed.reports.best import best_rows
-from chronofed.reports.downsample import Numbers, downsample, evenly_spaced
+from chronofed.reports.curve_tables import curve_tables, finite, short
+from chronofed.reports.downsample import evenly_spaced
 from chronofed.reports.groups import Group, differences, measures_of
 from chronofed.reports.notes import counted, notes
 from chronofed.reports.overview import data_name, overview
-from chronofed.reports.period_history import Levels, PeriodHistory
+from chronofed.reports.period_history import PeriodHistory, encoded
 from chronofed.reports.result_columns import result_columns
 from chronofed.reports.results_table import results_table
-from chronofed.reports.runs import RunView, flatten, method_of
+from chronofed.reports.runs import RunView, flatten, method_of, remembers
 from chronofed.reports.styles import StyleKey, styles_of
-from chronofed.training.measure import Column, MeasureDisplay, placed
+from chronofed.training.measure import Column, MeasureDisplay
 
-# Points of all curves together: half a megabyte at most.
-POINTS = 24_000
-# Points of one curve: more than a screen can show.
-MOST_POINTS = 600
 # Cells and rows of all period tables together.
 CELLS = 50_000
 PAIRS = 9_000
@@ -125,7 +121,9 @@ def _summary(page: Page) -> dict[str, Any]:
         "columns": [{key: getattr(column, key) for key in keys} for column in shown],
         "groups": [
             _row(group, measured) | {"style": style}
-            for group, style in zip(page.groups, styles_of(page.groups, page.known_styles), strict=True)
+            for group, style in zip(
+                page.groups, styles_of(page.groups, page.known_styles), strict=True
+            )
         ],
         "best": best,
         "notes": notes(page.groups, measured, best),
@@ -137,6 +135,7 @@ def _row(group: Group, measured: Sequence[Column]) -> dict[str, Any]:
     return {
         "name": group.name,
         "method": method_of(group.runs[0].spec),
+        "remembers": remembers(group.runs[0].spec),
         "runs": [
             {
                 "seed": run.spec.get("seed", 0),
@@ -149,59 +148,16 @@ def _row(group: Group, measured: Sequence[Column]) -> dict[str, Any]:
         ],
         "size": group.size,
         "cells": {
-            column.key: {"text": group.text(column), "mean": _finite(found.mean)}
+            column.key: {"text": group.text(column), "mean": finite(found.mean)}
             for column in measured
             if (found := group.spread(column.key)) is not None
         },
     }
 
 
-def _finite(value: float) -> float | None:
-    """Return a number that JSON can hold."""
-    return value if np.isfinite(value) else None
-
-
 def _curves(page: Page) -> dict[str, Any]:
-    """Curves by measure: rounds, means and deviations of every experiment, downsampled for a screen."""
-    recorded = {key for _, run in page.runs for key in _keys(run)}
-    shown = [measure for measure in placed("curves", page.measures) if measure.key in recorded]
-    most = min(MOST_POINTS, max(40, POINTS // max(1, len(shown) * len(page.groups))))
-    curves = [
-        {
-            "key": measure.key,
-            "title": measure.title,
-            "unit": measure.symbol,
-            "curves": [_curve(group, measure.key, measure.scale, most) for group in page.groups],
-        }
-        for measure in shown
-    ]
-    return {"measures": curves}
-
-
-def _keys(run: RunView) -> set[str]:
-    """Collect the measures of a run; the first line may lack some."""
-    return {key for line in (*run.history[:1], *run.history[-1:]) for key in line}
-
-
-def _curve(group: Group, key: str, scale: float, most: int) -> dict[str, Any]:
-    rounds, means, deviations = group.bands(key)
-    kept = downsample(means, most)
-    curve = {"x": rounds[kept].astype(int).tolist(), "y": _numbers(scale * means[kept])}
-    if len(group.runs) > 1:
-        curve["d"] = _numbers(scale * deviations[kept])
-    return curve
-
-
-def _numbers(values: Numbers) -> list[float | None]:
-    return [_short(value) for value in values]
-
-
-def _short(value: float) -> float | None:
-    """Round to the four digits that a page shows of a curve, so that it does not round again.
-
-    What is not finite cannot be drawn, or written as JSON.
-    """
-    return _finite(float(f"{value:.4g}"))
+    """Curves by measure."""
+    return {"measures": curve_tables(page.groups, page.measures)}
 
 
 def _forgetting(page: Page) -> dict[str, Any]:
@@ -243,14 +199,9 @@ def _periods(
         "pairs": [number for pair in history.pairs for number in pair],
         "held": [_class_shares(history.held.get(pair, [])) for pair in history.pairs],
         "tested": [history.tested.get(pair) for pair in history.pairs],
-        "accuracy": _encoded(now),
-        "best": _encoded(best),
+        "accuracy": encoded(now),
+        "best": encoded(best),
     }
-
-
-def _encoded(levels: Levels) -> str:
-    """Encode levels of accuracy as text, two bytes each, the lower one first."""
-    return base64.b64encode(levels.astype("<u2").tobytes()).decode()
 
 
 def _class_shares(held: list[list[float]]) -> list[int]:
@@ -270,9 +221,9 @@ def _weights_of(number: int, run: RunView, lines: list[dict[str, Any]]) -> dict[
         "group": number,
         "label": run.label,
         "rounds": [line["round"] for line in chosen],
-        "present": [_short(line["present"]) for line in chosen],
-        "past": [[_short(p) for p in line["past"]] for line in chosen],
-        "older": [_short(line["older"]) for line in chosen],
+        "present": [short(line["present"]) for line in chosen],
+        "past": [[short(p) for p in line["past"]] for line in chosen],
+        "older": [short(line["older"]) for line in chosen],
     }
 
 

@@ -55,9 +55,7 @@ def _seed(run: RunView) -> int:
     return int(run.spec.get("seed", 0))
 
 
-def _by_seed(
-    name: str, tables: Sequence[tuple[int, Mapping[str, Any]]]
-) -> dict[int, float] | None:
+def _by_seed(name: str, tables: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[int, float] | None:
     """Return the mean of a baseline by seed; ``None`` where runs of a seed differ, or lack it."""
     means: dict[int, float] = {}
     for seed, table in tables:

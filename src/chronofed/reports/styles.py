@@ -1,8 +1,8 @@
 """The look of a method: the same colour and line wherever it is drawn, whatever is drawn beside it.
 
-A style is a number below 32: its colour is ``number % 8``, its line ``number // 8``. Pages, figures for papers and the
-terminal read the tables below, so that they agree. The colours are chosen such that the nearest two of them stay
-apart for normal, protan and deutan eyes, on white and on dark ground; ``tests/unit/test_styles.py`` measures it.
+A style is a number below 32: its colour is ``number % 8``, its line ``number // 8``. Pages, figures for papers
+and the terminal read the tables below, so that they agree. The colours are chosen such that the nearest two of
+them stay apart for normal, protan and deutan eyes, on white and on dark ground; tests measure it.
 """
 
 import json
@@ -38,8 +38,8 @@ def style_key(spec: Mapping[str, Any]) -> StyleKey:
 def assign(keys: Iterable[StyleKey]) -> dict[StyleKey, int]:
     """Give every experiment a style, whatever their order.
 
-    A method has one colour, and its variants differ in the line. Experiments with one method, such as those of a
-    sweep, differ in colours first, because the colour would tell nothing.
+    A method has one colour, and its variants differ in the line. Experiments with one method, such as those of
+    a sweep, differ in colours first, because the colour would tell nothing.
 
     >>> list(assign([("fedavg + core-set", "a"), ("fedavg", "b"), ("fedavg", "c")]).values())
     [0, 8, 1]
@@ -71,9 +71,7 @@ def _free(colour: int, taken: set[int]) -> int:
     return next((line for line in lines if line not in taken), _nearest(colour, taken, STYLES))
 
 
-def styles_of(
-    groups: Sequence[Group], known: Mapping[StyleKey, int] | None = None
-) -> list[int]:
+def styles_of(groups: Sequence[Group], known: Mapping[StyleKey, int] | None = None) -> list[int]:
     """Return the style of every group.
 
     Args:

@@ -46,13 +46,15 @@ class Verdict:
     @property
     def lines(self) -> list[str]:
         """All sentences, the headline first."""
-        return [line for line in (self.headline, self.clear, self.unresolved, *self.remarks) if line]
+        return [
+            line for line in (self.headline, self.clear, self.unresolved, *self.remarks) if line
+        ]
 
 
 def verdict(groups: Sequence[Group]) -> Verdict:
     """Judge some experiments."""
     found = tuple(differences_to(groups))
-    remarks = tuple([*_unfinished(groups), *_not_compared(groups)])
+    remarks = (*_unfinished(groups), *_not_compared(groups))
     if found:
         return _compared(groups, found, remarks)
     finished = [k for k, group in enumerate(groups) if group.finished and _evaluated(group)]
@@ -77,14 +79,15 @@ def _compared(
 ) -> Verdict:
     reference = found[0].reference
     rows = list(dict.fromkeys(one.row for one in found))
-    subject = max(rows, key=lambda row: _merit(groups[row], [d for d in found if d.row == row]))
+    subject = max(rows, key=lambda row: _merit([d for d in found if d.row == row]))
     own = sorted((d for d in found if d.row == subject), key=_priority)
     clear, open_ = ([d for d in own if d.resolved is wanted] for wanted in (True, False))
     seeds = max(d.found.pairs for d in own)
+    each = f", each of {len(own)} numbers by itself" if len(own) > 1 else ""
     holm = f", corrected for {len(rows)} comparisons by Holm" if len(rows) > 1 else ""
     return Verdict(
         _headline(groups, subject, reference, clear, seeds, len(rows)),
-        clear=f"Clear (p < {SIGNIFICANCE:g}, paired over {counted(seeds, 'seed')}{holm}): "
+        clear=f"Clear (p < {SIGNIFICANCE:g}, paired over {counted(seeds, 'seed')}{each}{holm}): "
         f"{'; '.join(map(_result, clear))}."
         if clear
         else "",
@@ -96,7 +99,7 @@ def _compared(
     )
 
 
-def _merit(group: Group, own: Sequence[Difference]) -> tuple[bool, float]:
+def _merit(own: Sequence[Difference]) -> tuple[bool, float]:
     """Rank experiments: a resolved gain first, then the headline measure."""
     gained = any(d.resolved and d.better for d in own)
     for d in sorted(own, key=_priority):
@@ -132,7 +135,9 @@ def _headline(
     rest = [one.replace("{than}", "") for one in clauses[1:]]
     middle = len(gains) - 1 if gains else len(losses) - 1
     text = " and ".join([first, *rest[:middle]])
-    return f"{name} {text}, but {' and '.join(rest[middle:])}" if rest[middle:] else f"{name} {text}"
+    return (
+        f"{name} {text}, but {' and '.join(rest[middle:])}" if rest[middle:] else f"{name} {text}"
+    )
 
 
 def clause(difference: Difference) -> str:
@@ -175,9 +180,7 @@ def _open(open_: Sequence[Difference], name: str, seeds: int) -> str:
     return f"Not resolved by {seeds} seeds: {results}."
 
 
-def _others(
-    groups: Sequence[Group], found: Sequence[Difference], subject: int
-) -> Iterator[str]:
+def _others(groups: Sequence[Group], found: Sequence[Difference], subject: int) -> Iterator[str]:
     """Summarise the resolved differences of the experiments that the headline is not about."""
     rows = [row for row in dict.fromkeys(d.row for d in found) if row != subject]
     resolved = {row: [d for d in found if d.row == row and d.resolved] for row in rows}

@@ -26,10 +26,9 @@ cf.interpolate = (x, y, places) => {
 };
 
 cf.Chart = class {
-  // curves: [{name, style, x, y, d, seeds}]; panel: what all charts of a group share; big: names at the ends of the
-  // curves, thin ones for seeds, and grey ones for baselines.
-  constructor(title, unit, panel, big = false) {
-    Object.assign(this, { title, unit: cf.suffix(unit), panel, big, curves: [], baselines: [] });
+  // curves: [{name, style, x, y, d}]; panel: what all charts of a group share.
+  constructor(title, unit, panel) {
+    Object.assign(this, { title, unit: cf.suffix(unit), panel, curves: [] });
     this.box = cf.el("div", {
       class: "chart", tabindex: "0", role: "application", keydown: (event) => this.key(event),
       mouseleave: () => cf.tooltip.hide(), blur: () => cf.tooltip.hide(),
@@ -98,7 +97,7 @@ cf.Chart = class {
     for (const curve of this.curves) {
       const colour = cf.series(curve.style);
       series.push({
-        stroke: colour, width: this.big ? 3 : 2, dash: cf.dash(curve.style), spanGaps: true,
+        stroke: colour, width: this.thick(data[0].length), dash: cf.dash(curve.style), spanGaps: true,
         points: { show: curve.x.length < 2, size: 7, fill: colour },
       });
       if (curve.d) {
@@ -146,78 +145,20 @@ cf.Chart = class {
     return cf.el("div", { class: "u-cursor-pt", style: { background: colour, width: "7px", height: "7px", marginLeft: "-3.5px", marginTop: "-3.5px" } });
   }
 
-  // What a chart of the first screen adds: thin curves of the seeds, grey ones of the baselines, names at the ends.
-  thin() { return [...this.shown().flatMap((c) => (c.seeds ?? []).map((s) => ({ ...s, stroke: cf.withAlpha(cf.series(c.style), 0.4), dash: [] }))), ...this.baselines.map((b) => ({ ...b, stroke: cf.colour("--soft"), dash: [4, 4] }))]; }
+  // A chart of the first screen draws more, and leaves room for it (bigchart.js).
+  drawThin() {}
 
-  drawThin(u) {
-    if (!this.big) return;
-    const { ctx, bbox } = u, scale = devicePixelRatio || 1;
-    ctx.save();
-    ctx.beginPath();
-    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
-    ctx.clip();
-    ctx.lineWidth = 1.2 * scale;
-    for (const { x, y, stroke, dash } of this.thin()) {
-      ctx.strokeStyle = stroke;
-      ctx.setLineDash(dash.map((d) => d * scale));
-      ctx.beginPath();
-      x.forEach((place, k) => { if (y[k] != null) ctx.lineTo(u.valToPos(place, "x", true), u.valToPos(y[k], "y", true)); });
-      ctx.stroke();
-    }
-    ctx.restore();
-  }
+  drawNames() {}
 
-  // Names at the ends of the curves, the best first where there is no room for all.
-  ends() {
-    const curves = this.shown().map((c) => ({ name: c.name, y: c.y.findLast((v) => v != null), style: c.style })).filter((c) => c.y != null);
-    const kept = curves.sort((a, b) => b.y - a.y).slice(0, 12);
-    return [...kept, ...this.baselines.map((b) => ({ name: b.title, y: b.y.findLast((v) => v != null), style: null }))];
-  }
+  margin() { return 14; }
 
-  margin(width) {
-    if (!this.big || width < 520) return 14;
-    const context = cf.el("canvas").getContext("2d");
-    context.font = "600 13px system-ui, sans-serif";
-    const wide = Math.max(0, ...this.ends().map((end) => context.measureText(end.name).width));
-    return Math.round(Math.min(190, width * 0.3, 84 + wide));
-  }
-
-  drawNames(u) {
-    if (!this.big || u.width < 520) return;
-    const { ctx, bbox } = u, scale = devicePixelRatio || 1, ends = this.ends().map((end) => ({ ...end, at: u.valToPos(end.y, "y", true) })).sort((a, b) => a.at - b.at);
-    const gap = 17 * scale, left = bbox.left + bbox.width, room = this.margin(u.width) * scale - 72 * scale;
-    ends.forEach((end, k) => { end.place = Math.max(end.at, k ? ends[k - 1].place + gap : bbox.top); });
-    for (let k = ends.length - 1, low = bbox.top + bbox.height; k >= 0; k--, low -= gap) ends[k].place = Math.min(ends[k].place, low);
-    ctx.save();
-    ctx.textBaseline = "middle";
-    ctx.textAlign = "left";
-    for (const { name, y, style, at, place } of ends) {
-      ctx.strokeStyle = style == null ? cf.colour("--soft") : cf.series(style);
-      ctx.lineWidth = (style == null ? 1.2 : 3) * scale;
-      ctx.setLineDash(style == null ? [4 * scale, 4 * scale] : []);
-      ctx.beginPath();
-      ctx.moveTo(left, at);
-      ctx.lineTo(left + 6 * scale, at);
-      ctx.lineTo(left + 14 * scale, place);
-      ctx.stroke();
-      ctx.fillStyle = cf.colour(style == null ? "--soft" : "--ink");
-      ctx.font = `${style == null ? 400 : 600} ${13 * scale}px system-ui, sans-serif`;
-      const short = cf.truncate(ctx, name, room);
-      ctx.fillText(short, left + 19 * scale, place);
-      const after = left + 19 * scale + ctx.measureText(short).width + 6 * scale;
-      ctx.font = `${12 * scale}px system-ui, sans-serif`;
-      ctx.fillStyle = cf.colour("--soft");
-      ctx.fillText(cf.number(y), after, place);
-    }
-    ctx.restore();
-  }
+  thick() { return 2; }
 
   when(round) { return cf.when(this.panel.calendar, round) ?? cf.tick(round); }
 
   below() { return this.panel.calendar ? (this.panel.calendar.ahead ? "period evaluated" : "period") : "round"; }
 
   range(low, high) {
-    if (this.big) for (const { y } of this.thin()) for (const v of y) if (v != null) { low = Math.min(low ?? v, v); high = Math.max(high ?? v, v); }
     if (low == null || high == null) return [0, 1];
     if (low === high) return [low - 0.5, high + 0.5];
     const room = 0.06 * (high - low);

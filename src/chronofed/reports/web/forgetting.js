@@ -84,6 +84,10 @@ cf.forgetting = () => {
     const [a, b] = [table(0), table(1)];
     if (!ranked.length) { answer.textContent = "Nothing has been measured yet."; return; }
     const clients = [...new Set(a.pairs.map((pair) => pair[0]))].map((client) => [client, mean(a, client)]).filter(([, m]) => m != null).sort((x, y) => y[1] - x[1]);
+    if (ranked[0].lost <= 0) {
+      answer.replaceChildren(`After round ${chosen.round}, `, cf.el("b", {}, a.label), " has forgotten nothing that was measured: every accuracy is at its best so far.");
+      return;
+    }
     const { pair, k, now, top } = ranked[0], classes = classesOf(a, k);
     const title = (t) => cf.el("b", {}, t.label.replace(/, seed (\d+)$/, " (seed $1)"));
     const [client, most] = clients[0], parts = [`After round ${chosen.round}, `, title(a), ` has forgotten ${points(mean(a))} on average, most on ${clientName(client)} (${points(most)}). `,

@@ -171,7 +171,7 @@ cf.overview = () => {
       main.hidden = !measure;
       if (measure) {
         panel.calendar = about.calendar;
-        if (!chart || chart.title !== measure.title) { chart = new cf.Chart(measure.title, measure.unit, panel, true); chart.node.dataset.main = measure.key; main.replaceChildren(chart.node, legend); }
+        if (!chart || chart.title !== measure.title) { chart = new cf.BigChart(measure.title, measure.unit, panel); chart.node.dataset.main = measure.key; main.replaceChildren(chart.node, legend); }
         chart.baselines = about.main.baselines;
         const seeds = about.main.seeds.some((s) => s.length) ? "thin: seeds, thick: mean" : "";
         chart.node.querySelector("figcaption").replaceChildren(`${measure.title}${measure.unit ? `, ${measure.unit}` : ""} `, cf.el("span", { class: "soft" }, [seeds, about.main.baselines.length ? "grey: baselines" : ""].filter(Boolean).join("; ")));

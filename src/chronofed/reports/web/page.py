@@ -17,7 +17,16 @@ from chronofed.reports.payload import build_payload
 from chronofed.reports.result_columns import result_columns
 from chronofed.reports.styles import COLOURS, DARK
 
-PARTS = ("uplot.js", "base.js", "curves.js", "heatmap.js", "forgetting.js", "overview.js", "sections.js")
+PARTS = (
+    "uplot.js",
+    "base.js",
+    "curves.js",
+    "bigchart.js",
+    "heatmap.js",
+    "forgetting.js",
+    "overview.js",
+    "sections.js",
+)
 PAGE = Template("""\
 <!doctype html>
 <html lang="en">

@@ -204,12 +204,12 @@ cf.addSection({
 cf.addSection({
   id: "forgetting", title: "Who forgets what, when", make: cf.forgetting, has: (content) => content.periods.length,
   about: "The accuracy of the global model by client and data set. Choose a cell to see it over time.",
-  absent: "These runs did not follow single data sets (evaluate.periods), or version 0.1 recorded them.",
+  absent: (content) => (content.measures.length ? "These runs did not follow single data sets (evaluate.periods), or version 0.1 recorded them." : "No evaluation has been recorded yet."),
 });
 cf.addSection({
   id: "weights", title: "Round weights", make: cf.weights, has: (content) => content.weights.length,
   about: "The weight of the present and of each remembered data set, newest first; mean over clients.",
-  absent: "Nothing is remembered in these runs: the present has all the weight.",
+  absent: (content) => (content.groups.some((group) => group.remembers) ? "No round weights were recorded yet: these runs have a memory, but no evaluation." : "Nothing is remembered in these runs: the present has all the weight."),
 });
 cf.addSection({
   id: "clusters", title: "Who followed which model, when", make: cf.clusters, has: (content) => content.clusters.length,
@@ -226,17 +226,19 @@ cf.addSection({ id: "environment", title: "Environment", make: cf.environment, h
 // Builds all sections; update() shows new content and keeps what the reader chose.
 cf.sections = (root) => {
   const sections = cf.registered.map(({ id, title, about, make, has, absent }) => {
-    const part = make(), missing = cf.el("p", { class: "soft", hidden: true }, absent);
+    const part = make(), missing = cf.el("p", { class: "soft", hidden: true });
     const node = cf.section(id, title, about, part.node, missing);
     root.append(node);
-    return { node, missing, part, has };
+    return { id, node, missing, part, has, absent };
   });
   return {
     links: () => cf.el("nav", { "aria-label": "Sections" }, cf.registered.map(({ id, title }) => cf.el("a", { href: `#${id}` }, title))),
     update(content) {
-      for (const { node, missing, part, has } of sections) {
+      for (const { id, node, missing, part, has, absent } of sections) {
         const show = Boolean(has(content));
         missing.hidden = show;
+        missing.textContent = show ? "" : typeof absent === "function" ? absent(content) : absent;
+        document.querySelector(`nav a[href="#${id}"]`)?.toggleAttribute("hidden", !show);
         part.node.hidden = !show;
         node.classList.toggle("absent", !show);
         if (show) part.update(content);
