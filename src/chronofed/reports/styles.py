@@ -59,6 +59,20 @@ def assign(keys: Iterable[StyleKey]) -> dict[StyleKey, int]:
     return taken
 
 
+def extended(known: Mapping[StyleKey, int], keys: Iterable[StyleKey]) -> dict[StyleKey, int]:
+    """Give styles to further experiments, and leave those that were given before.
+
+    >>> extended({("fedavg", "a"): 5}, [("fedavg", "a"), ("fedavg", "b"), ("fedavg + core-set", "c")])
+    {('fedavg', 'a'): 5, ('fedavg', 'b'): 8, ('fedavg + core-set', 'c'): 1}
+    """
+    found = dict(known)
+    fresh = assign({*known, *keys})
+    for key, style in fresh.items():
+        if key not in found:
+            found[key] = _nearest(style, set(found.values()), STYLES)
+    return found
+
+
 def _nearest(wanted: int, taken: set[int], count: int) -> int:
     """Return the first free number from a wanted one on, or the wanted one if none is free."""
     places = [(wanted + k) % count for k in range(count)]

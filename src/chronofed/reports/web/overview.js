@@ -2,8 +2,8 @@
 // Words and numbers are made by chronofed.reports.verdict and chronofed.reports.overview; nothing is computed here.
 "use strict";
 
-cf.verdict = (about, heading) => [
-  heading ? cf.el(heading, { class: "headline" }, about.verdict.headline) : null,
+cf.verdict = (about) => [
+  cf.el("h2", { class: "headline" }, about.verdict.headline),
   ...[["clear", about.verdict.clear], ["unresolved", about.verdict.unresolved], ...about.verdict.remarks.map((text) => ["remark", text])]
     .filter(([, text]) => text).map(([kind, text]) => cf.el("p", { class: `verdict ${kind}` }, text)),
 ];
@@ -165,8 +165,8 @@ cf.overview = () => {
     node: cf.el("div", {}, words, tiles, grid, below),
     update(content) {
       const about = content.overview, measure = about.main && content.measures.find((m) => m.key === about.main.measure);
-      words.replaceChildren(...cf.verdict(about, document.body.classList.contains("live") ? "h2" : null).filter(Boolean), ...(document.body.classList.contains("live") ? [cf.el("p", { class: "soft provenance" }, about.provenance)] : []));
-      words.hidden = !document.body.classList.contains("live");
+      // The head of a report has these words, also where no script runs.
+      if (document.body.classList.contains("live")) words.replaceChildren(...cf.verdict(about), cf.el("p", { class: "soft provenance" }, about.provenance));
       tiles.replaceChildren(cf.tiles(about));
       main.hidden = !measure;
       if (measure) {

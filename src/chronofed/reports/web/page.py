@@ -63,6 +63,13 @@ def write_report(groups: Sequence[Group], path: Path, title: str) -> None:
     write_atomic(path, render(groups, title).encode())
 
 
+def report_title(groups: Sequence[Group]) -> str:
+    """Return the title of a report that has been given none."""
+    if len(groups) == 1:
+        return groups[0].name
+    return f"Comparison of {len({group.experiment or group.name for group in groups})} experiments"
+
+
 def render(groups: Sequence[Group], title: str) -> str:
     """Render the report as HTML; names that users chose stay text."""
     content = build_payload(groups, title)

@@ -20,7 +20,7 @@ cf.summary = () => {
       },
     }, c.heading, cf.el("span", { "aria-hidden": "true" }, order?.key === c.key ? (order.sign > 0 ? " ↑" : " ↓") : ""));
     const sorted = (c) => (order?.key === c.key ? (order.sign > 0 ? "ascending" : "descending") : null);
-    holder.replaceChildren(cf.el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Summary" }, cf.el("table", { class: "summary" },
+    holder.replaceChildren(cf.el("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Summary" }, cf.el("table", { class: "summary" },
       cf.el("thead", {}, cf.el("tr", {}, cf.el("th", { scope: "col" }, "experiment"), cf.el("th", { scope: "col" }, "runs × rounds"),
         columns.map((c) => cf.el("th", { scope: "col", "aria-sort": sorted(c) }, sorter(c))))),
       cf.el("tbody", {}, numbered.map(([group, k]) => cf.el("tr", {},
