@@ -102,6 +102,8 @@ def test_the_legend_hides_and_shows(tab, report):
     key = page.locator("#curves .key", has_text="FedAvg")
     assert pixels(page, BLUE) > 200
     key.click()
+    # another variant of the method, which has its colour and another line
+    page.locator("#curves .key", has_text=EVIL).click()
     page.wait_for_timeout(100)
     assert key.get_attribute("aria-pressed") == "false"
     assert pixels(page, BLUE) == 0
