@@ -71,11 +71,11 @@ def draw_curves(
             where = f"{title}, rounds {limits[0]} to {limits[1]}" if limits else title
             style_axes(panel, "round", label if not (number or part) else "", where)
     # A name that is in several panels stands in the legend once.
-    found = dict(
-        (name, handle)
+    found = {
+        name: handle
         for panel in axes
         for handle, name in zip(*panel.get_legend_handles_labels(), strict=True)
-    )
+    }
     across_legend = _columns(list(found), drawn.get_figwidth())
     # Rows of the legend need room of their own, or they take it from the curves.
     rows = -(-len(found) // across_legend)
@@ -88,7 +88,7 @@ def draw_curves(
         frameon=False,
         fontsize=9,
         labelcolor=INK,
-        handlelength=3.0,
+        handlelength=2.4,
     )
     return canvas.save(drawn, path)
 
@@ -105,7 +105,7 @@ def _columns(names: Sequence[str], width: float) -> int:
     >>> _columns(["FedAvg"] * 3, 4.4), _columns(["a method with a long name"] * 6, 4.4)
     (3, 1)
     """
-    inches = 0.75 + 0.085 * max(map(len, names), default=0)
+    inches = 0.68 + 0.067 * max(map(len, names), default=0)
     return max(1, min(len(names), int(width / inches)))
 
 
