@@ -2,12 +2,15 @@
 
 import itertools
 import json
+import os
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from chronofed.reports.groups import groups
+from chronofed.reports.results_table import results_table
 from chronofed.reports.runs import RunView
 from chronofed.reports.styles import COLOURS
 from chronofed.reports.verdict import verdict
@@ -343,3 +346,29 @@ def test_colours_stay_when_the_selection_changes(tab, serve, runs):
     after = page.evaluate(style)
     assert after == {name: k for name, k in before.items() if name in after}
     assert [a for a, b in itertools.pairwise(before.values()) if a == b] == []
+
+
+@pytest.mark.parametrize(("name", "kind"), [("CSV", "csv"), ("LaTeX", "latex")])
+def test_the_table_can_be_saved(tab, two, tmp_path, name, kind):
+    page = tab().open(two[0])
+    with page.expect_download() as download:
+        page.get_by_role("button", name=f"Save as {name}").click()
+    download.value.save_as(tmp_path / "saved")
+    assert (tmp_path / "saved").read_text() == getattr(results_table(two[1]), kind)()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(chromium, two, serve, runs, scheme):
+    """With the file axe.min.js of the npm package axe-core."""
+    code = os.environ.get("CHRONOFED_AXE")
+    if code is None:
+        pytest.skip("needs axe-core: npm pack axe-core, and its axe.min.js in CHRONOFED_AXE")
+    context = chromium.new_context(color_scheme=scheme, bypass_csp=True)
+    for address in (two[0], serve(runs)):
+        page = context.new_page()
+        page.goto(address)
+        page.wait_for_selector("body[data-ready]")
+        page.evaluate(Path(code).read_text())
+        found = page.evaluate("() => axe.run()")["violations"]
+        assert [(v["id"], v["nodes"][0]["html"]) for v in found] == []
+    context.close()

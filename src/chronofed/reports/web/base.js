@@ -118,6 +118,12 @@ cf.themeButton = () => {
   addEventListener("afterprint", () => cf.theme(choice));
   return button;
 };
+// Saves text as a file; nothing is sent anywhere.
+cf.save = (name, text) => {
+  const address = URL.createObjectURL(new Blob([text], { type: "text/plain;charset=utf-8" }));
+  cf.el("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 1000);
+};
 cf.table = (headings, rows, attributes = {}) => cf.el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": attributes.label ?? "table" },
   cf.el("table", { class: attributes.class },
     cf.el("thead", {}, cf.el("tr", {}, headings.map((h) => cf.el("th", { scope: "col" }, h)))),

@@ -28,6 +28,9 @@ cf.summary = () => {
           cf.el("div", { class: "soft method" }, `${group.method} `, ...cf.unfinished(group)), cf.failure(group)),
         cf.el("td", {}, group.size.replace("x", "×")),
         columns.map((c) => cf.el("td", { class: content.best[c.key] === k ? "best" : null }, cf.cell(group.cells[c.key])))))))),
+    cf.el("div", { class: "bar" }, [["csv", "CSV"], ["tex", "LaTeX"]].map(([kind, name]) => cf.el("button", {
+      type: "button", class: "quiet", click: () => cf.save(`results.${kind}`, content.downloads[kind]),
+    }, `Save as ${name}`))),
     cf.el("ul", { class: "soft notes" }, content.notes.map((note) => cf.el("li", {}, note))));
   };
   return { node: holder, update: draw };
@@ -168,10 +171,10 @@ cf.settings = () => {
       const everything = [...new Set(content.settings.flatMap((s) => Object.keys(s)))];
       const open = node.querySelector("details")?.open;
       node.replaceChildren(
-        differ.length ? cf.table(["setting", ...names], differ, { label: "Settings that differ", class: "words" })
+        differ.length ? cf.table(["setting", ...names], differ, { label: "Table of settings that differ", class: "words" })
           : cf.el("p", { class: "soft" }, names.length > 1 ? "The experiments differ in nothing but their names." : "There is only one experiment."),
         cf.el("details", { open: Boolean(open) }, cf.el("summary", {}, "All settings"),
-          cf.table(["setting", ...names], everything.map((key) => [key, ...content.settings.map((s) => s[key] ?? "–")]), { label: "All settings", class: "words" })));
+          cf.table(["setting", ...names], everything.map((key) => [key, ...content.settings.map((s) => s[key] ?? "–")]), { label: "Table of all settings", class: "words" })));
     },
   };
 };
