@@ -372,3 +372,9 @@ def test_axe_finds_nothing(chromium, two, serve, runs, scheme):
         found = page.evaluate("() => axe.run()")["violations"]
         assert [(v["id"], v["nodes"][0]["html"]) for v in found] == []
     context.close()
+
+
+def test_a_report_prints_on_three_pages(tab, two):
+    page = tab().open(two[0])
+    page.emulate_media(media="print")
+    assert page.pdf(format="A4").count(b"/Type /Page\n") <= 3
