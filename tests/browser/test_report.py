@@ -33,7 +33,7 @@ def test_it_opens_from_a_file_without_a_request(tab, report):
     page = watched.open(report)
     assert [url for url in watched.requests if url != report] == []
     assert page.title() == "A report"
-    assert page.locator("section").count() == 8
+    assert page.locator("section").count() == 9
     assert page.locator("table.summary tbody tr").count() == 3
 
 
@@ -102,6 +102,8 @@ def test_the_legend_hides_and_shows(tab, report):
     key = page.locator("#curves .key", has_text="FedAvg")
     assert pixels(page, BLUE) > 200
     key.click()
+    # another variant of the method, which has its colour and another line
+    page.locator("#curves .key", has_text=EVIL).click()
     page.wait_for_timeout(100)
     assert key.get_attribute("aria-pressed") == "false"
     assert pixels(page, BLUE) == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chronofed.cli.options import add_json, add_quiet, check_counts
-from chronofed.cli.output import emit, emit_json, note, width
+from chronofed.cli.output import emit, emit_json, note, plain, width
 from chronofed.core.errors import ChronofedError
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ def run(options: Namespace) -> int:
     from chronofed.reports.groups import groups
     from chronofed.reports.runs import RunView
     from chronofed.reports.terminal.comparison import comparison
+    from chronofed.reports.terminal.sentences import sentences
+    from chronofed.reports.verdict import verdict
     from chronofed.reports.web.page import write_report
     from chronofed.runs import RunDirectory
     from chronofed.studies.grid import run_all
@@ -72,10 +74,16 @@ def run(options: Namespace) -> int:
     write_report(found, report, TITLE)
     if options.json:
         emit_json(
-            {"seconds": seconds, "report": str(report), "experiments": [as_json(g) for g in found]}
+            {
+                "seconds": seconds,
+                "report": str(report),
+                "verdict": verdict(found).lines,
+                "experiments": [as_json(g) for g in found],
+            }
         )
         return 0
-    emit(comparison(found, TITLE, width()))
+    emit(comparison(found, TITLE, width(), plain()))
+    emit(sentences(found, plain()))
     note(f"trained in {seconds:.1f} s; report: {report.resolve()}")
     return 0
 

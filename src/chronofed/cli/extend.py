@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chronofed.cli.options import add_engine, add_json, add_quiet, check_counts
-from chronofed.cli.output import emit, emit_json, note, width
+from chronofed.cli.output import emit, emit_json, note, plain, width
 
 if TYPE_CHECKING:
     from chronofed.runs.extend import Extended
@@ -58,7 +58,7 @@ def _show(path: Path, done: "Extended", options: Namespace) -> int:
         return 0
     note(f"{path}: {_news(done)}")
     if done.rounds or done.finished:
-        emit(comparison(groups([RunView.read(path)]), f"run: {path}", width()))
+        emit(comparison(groups([RunView.read(path)]), f"run: {path}", width(), plain()))
     return 0
 
 

@@ -15,7 +15,7 @@ from chronofed.cli.options import (
     check_counts,
     check_spec,
 )
-from chronofed.cli.output import emit, emit_json, note, width
+from chronofed.cli.output import emit, emit_json, note, plain, width
 from chronofed.core.errors import SpecError
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _local(options: Namespace) -> int:
     if options.json:
         emit_json({"run": str(path), **summary})
     else:
-        emit(comparison(groups([RunView.read(path)]), f"run: {path}", width()))
+        emit(comparison(groups([RunView.read(path)]), f"run: {path}", width(), plain()))
     return 0
 
 

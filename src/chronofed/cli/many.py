@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chronofed.cli.options import check_counts, parse_seeds
-from chronofed.cli.output import emit, emit_json, note, width
+from chronofed.cli.output import emit, emit_json, note, plain, width
 from chronofed.core.errors import SpecError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _show(study: "Study", cells: "Sequence[RecipeCell]", options: Namespace) -> 
     if options.json:
         emit_json([as_json(group) for group in found])
         return
-    emit(comparison(found, f"runs: {study.folder}", width()))
+    emit(comparison(found, f"runs: {study.folder}", width(), plain()))
 
 
 def run_cells(

@@ -96,6 +96,15 @@ def width() -> int:
     return console.width if console.is_terminal or os.environ.get("COLUMNS") else 120
 
 
+def plain() -> bool:
+    """Return whether standard output takes ASCII alone."""
+    try:
+        "±━⠿".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return True
+    return False
+
+
 def note(line: str) -> None:
     """Print a line that is not the result; if nobody can read it, that is no failure."""
     # A name in a message may have any characters, even those that steer a terminal.

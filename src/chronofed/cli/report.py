@@ -29,16 +29,19 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Write one page about some runs, to send to a colleague."""
     from chronofed.reports.groups import groups
+    from chronofed.reports.notes import counted
     from chronofed.reports.runs import read_runs
-    from chronofed.reports.web.page import write_report
+    from chronofed.reports.web.page import report_title, write_report
 
     views = read_runs(options.runs, every_file=True)
     found = groups(views)
-    write_report(found, options.output, options.title or "Comparison of runs")
+    write_report(found, options.output, options.title or report_title(found))
     size = options.output.stat().st_size
     if options.json:
         about = {"report": str(options.output), "runs": len(views), "bytes": size}
         emit_json({**about, "experiments": [group.name for group in found]})
     else:
-        note(f"{len(views)} runs; report: {options.output.resolve()} ({size / 1000:.0f} kB)")
+        note(
+            f"{counted(len(views), 'run')}; report: {options.output.resolve()} ({size / 1000:.0f} kB)"
+        )
     return 0

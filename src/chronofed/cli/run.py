@@ -17,7 +17,7 @@ from chronofed.cli.options import (
     add_track,
     check_spec,
 )
-from chronofed.cli.output import emit, emit_json, note, width
+from chronofed.cli.output import emit, emit_json, note, plain, width
 from chronofed.core.errors import RunError, SpecError
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def show(
         emit_json({"run": str(directory.path), **summary})
     else:
         found = groups([RunView.read(directory.path)])
-        emit(comparison(found, f"run: {directory.path}", width()))
+        emit(comparison(found, f"run: {directory.path}", width(), plain()))
         for line in verdict(summary):
             emit(line)
     if options.samples and built is not None:

@@ -7,6 +7,24 @@ from chronofed.training.measure import Column
 from chronofed.training.paired import SIGNIFICANCE
 
 
+def counted(number: int, word: str) -> str:
+    """Count something.
+
+    >>> counted(1, "run"), counted(2, "run")
+    ('1 run', '2 runs')
+    """
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Join words as a sentence does.
+
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
 def notes(groups: Sequence[Group], columns: Sequence[Column], best: Mapping[str, int]) -> list[str]:
     """Write what a reader must know to read the numbers of a table."""
     return [

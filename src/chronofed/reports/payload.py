@@ -3,28 +3,28 @@
 Every section of a page has a builder in :data:`SECTIONS` and a part of the same name in ``web/sections.js``.
 """
 
-import base64
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from chronofed.reports.best import best_rows
-from chronofed.reports.downsample import Numbers, downsample, evenly_spaced
+from chronofed.reports.curve_tables import curve_tables, finite, short
+from chronofed.reports.downsample import evenly_spaced
 from chronofed.reports.groups import Group, differences, measures_of
-from chronofed.reports.notes import notes
-from chronofed.reports.period_history import Levels, PeriodHistory
-from chronofed.reports.runs import RunView, flatten, method_of
-from chronofed.training.measure import Column, MeasureDisplay, placed
-from chronofed.training.measures import columns
+from chronofed.reports.notes import counted, notes
+from chronofed.reports.overview import data_name, overview
+from chronofed.reports.period_history import PeriodHistory, encoded
+from chronofed.reports.result_columns import result_columns
+from chronofed.reports.results_table import results_table
+from chronofed.reports.runs import RunView, flatten, method_of, remembers
+from chronofed.reports.styles import StyleKey, styles_of
+from chronofed.training.measure import Column, MeasureDisplay
 
-# Points of all curves together: half a megabyte at most.
-POINTS = 24_000
-# Points of one curve: more than a screen can show.
-MOST_POINTS = 600
 # Cells and rows of all period tables together.
 CELLS = 50_000
 PAIRS = 9_000
@@ -42,9 +42,11 @@ class Page:
 
     Attributes:
         groups: The experiments.
+        known_styles: Styles that were given before, as on a live page.
     """
 
     groups: Sequence[Group]
+    known_styles: Mapping[StyleKey, int] | None = None
 
     @property
     def runs(self) -> list[tuple[int, RunView]]:
@@ -61,6 +63,16 @@ class Page:
         """All measures that the runs may have."""
         return measures_of(self.groups)
 
+    def periods(self, run: RunView) -> PeriodHistory:
+        """Return the accuracy by client and data set of a run, read once."""
+        if run.path not in self._histories:
+            self._histories[run.path] = run.periods()
+        return self._histories[run.path]
+
+    @cached_property
+    def _histories(self) -> dict[Path, PeriodHistory]:
+        return {}
+
     @cached_property
     def scenarios(self) -> list[dict[str, Any]]:
         """The different scenarios, each with its runs."""
@@ -74,9 +86,11 @@ class Page:
         return list(known.values())
 
 
-def build_payload(found: Sequence[Group], title: str) -> dict[str, Any]:
+def build_payload(
+    found: Sequence[Group], title: str, known_styles: Mapping[StyleKey, int] | None = None
+) -> dict[str, Any]:
     """Build everything that a page shows of some experiments."""
-    page = Page(found)
+    page = Page(found, known_styles)
     payload = {"title": title, "subtitle": _subtitle(found)}
     for build in SECTIONS.values():
         payload |= build(page)
@@ -85,33 +99,35 @@ def build_payload(found: Sequence[Group], title: str) -> dict[str, Any]:
 
 def _subtitle(found: Sequence[Group]) -> str:
     runs = [run for group in found for run in group.runs]
-    data = sorted({_data_name(run.spec) for run in runs})
+    data = sorted({data_name(run.spec) for run in runs})
     experiments = len({group.experiment or group.name for group in found})
-    counts = f"{_counted(experiments, 'experiment')}, {_counted(len(runs), 'run')}"
+    counts = f"{counted(experiments, 'experiment')}, {counted(len(runs), 'run')}"
     return f"{counts} on {', '.join(data)}" if data else counts
 
 
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
-
-
-def _data_name(spec: dict[str, Any]) -> str:
-    data = spec.get("data", {})
-    name = data.get("name") or str(data.get("path", "data")).rsplit("/", 1)[-1]
-    return str(name)
+def _overview(page: Page) -> dict[str, Any]:
+    """The first screen."""
+    return {"overview": overview(page.groups, page.periods)}
 
 
 def _summary(page: Page) -> dict[str, Any]:
-    """The table of experiments."""
-    shown = columns(page.measures)
+    """The table of experiments, and the same numbers for a paper."""
+    shown = result_columns(page.groups)
     measured = [c for c in shown if any(group.spread(c.key) for group in page.groups)]
     best = best_rows(page.groups, measured)
+    table = results_table(page.groups)
     keys = ("key", "heading", "digits", "better")
     return {
         "columns": [{key: getattr(column, key) for key in keys} for column in shown],
-        "groups": [_row(group, measured) for group in page.groups],
+        "groups": [
+            _row(group, measured) | {"style": style}
+            for group, style in zip(
+                page.groups, styles_of(page.groups, page.known_styles), strict=True
+            )
+        ],
         "best": best,
         "notes": notes(page.groups, measured, best),
+        "downloads": {"csv": table.csv(), "tex": table.latex()},
     }
 
 
@@ -119,6 +135,7 @@ def _row(group: Group, measured: Sequence[Column]) -> dict[str, Any]:
     return {
         "name": group.name,
         "method": method_of(group.runs[0].spec),
+        "remembers": remembers(group.runs[0].spec),
         "runs": [
             {
                 "seed": run.spec.get("seed", 0),
@@ -131,59 +148,16 @@ def _row(group: Group, measured: Sequence[Column]) -> dict[str, Any]:
         ],
         "size": group.size,
         "cells": {
-            column.key: {"text": group.text(column), "mean": _finite(found.mean)}
+            column.key: {"text": group.text(column), "mean": finite(found.mean)}
             for column in measured
             if (found := group.spread(column.key)) is not None
         },
     }
 
 
-def _finite(value: float) -> float | None:
-    """Return a number that JSON can hold."""
-    return value if np.isfinite(value) else None
-
-
 def _curves(page: Page) -> dict[str, Any]:
-    """Curves by measure: rounds, means and deviations of every experiment, downsampled for a screen."""
-    recorded = {key for _, run in page.runs for key in _keys(run)}
-    shown = [measure for measure in placed("curves", page.measures) if measure.key in recorded]
-    most = min(MOST_POINTS, max(40, POINTS // max(1, len(shown) * len(page.groups))))
-    curves = [
-        {
-            "key": measure.key,
-            "title": measure.title,
-            "unit": measure.symbol,
-            "curves": [_curve(group, measure.key, measure.scale, most) for group in page.groups],
-        }
-        for measure in shown
-    ]
-    return {"measures": curves}
-
-
-def _keys(run: RunView) -> set[str]:
-    """Collect the measures of a run; the first line may lack some."""
-    return {key for line in (*run.history[:1], *run.history[-1:]) for key in line}
-
-
-def _curve(group: Group, key: str, scale: float, most: int) -> dict[str, Any]:
-    rounds, means, deviations = group.bands(key)
-    kept = downsample(means, most)
-    curve = {"x": rounds[kept].astype(int).tolist(), "y": _numbers(scale * means[kept])}
-    if len(group.runs) > 1:
-        curve["d"] = _numbers(scale * deviations[kept])
-    return curve
-
-
-def _numbers(values: Numbers) -> list[float | None]:
-    return [_short(value) for value in values]
-
-
-def _short(value: float) -> float | None:
-    """Round to the four digits that a page shows of a curve, so that it does not round again.
-
-    What is not finite cannot be drawn, or written as JSON.
-    """
-    return _finite(float(f"{value:.4g}"))
+    """Curves by measure."""
+    return {"measures": curve_tables(page.groups, page.measures)}
 
 
 def _forgetting(page: Page) -> dict[str, Any]:
@@ -191,7 +165,7 @@ def _forgetting(page: Page) -> dict[str, Any]:
 
     Where there is too much for a page, only the first run of every experiment is shown, or the first few.
     """
-    found = [(number, run, run.periods()) for number, run in page.runs]
+    found = [(number, run, page.periods(run)) for number, run in page.runs]
     found = [entry for entry in found if entry[2].pairs]
     total = len(found)
     if sum(len(history.pairs) for _, _, history in found) > PAIRS:
@@ -225,14 +199,9 @@ def _periods(
         "pairs": [number for pair in history.pairs for number in pair],
         "held": [_class_shares(history.held.get(pair, [])) for pair in history.pairs],
         "tested": [history.tested.get(pair) for pair in history.pairs],
-        "accuracy": _encoded(now),
-        "best": _encoded(best),
+        "accuracy": encoded(now),
+        "best": encoded(best),
     }
-
-
-def _encoded(levels: Levels) -> str:
-    """Encode levels of accuracy as text, two bytes each, the lower one first."""
-    return base64.b64encode(levels.astype("<u2").tobytes()).decode()
 
 
 def _class_shares(held: list[list[float]]) -> list[int]:
@@ -252,9 +221,9 @@ def _weights_of(number: int, run: RunView, lines: list[dict[str, Any]]) -> dict[
         "group": number,
         "label": run.label,
         "rounds": [line["round"] for line in chosen],
-        "present": [_short(line["present"]) for line in chosen],
-        "past": [[_short(p) for p in line["past"]] for line in chosen],
-        "older": [_short(line["older"]) for line in chosen],
+        "present": [short(line["present"]) for line in chosen],
+        "past": [[short(p) for p in line["past"]] for line in chosen],
+        "older": [short(line["older"]) for line in chosen],
     }
 
 
@@ -326,6 +295,7 @@ def _environment(page: Page) -> dict[str, Any]:
 
 
 SECTIONS: dict[str, Callable[[Page], dict[str, Any]]] = {
+    "overview": _overview,
     "summary": _summary,
     "curves": _curves,
     "forgetting": _forgetting,

@@ -1,5 +1,6 @@
 """Accuracy by client and data set over time, two bytes a value."""
 
+import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,11 @@ UNSEEN = 65535
 # Steps of a hundredth of a point.
 LEVELS = 10_000
 Levels = NDArray[np.uint16]
+
+
+def encoded(levels: Levels) -> str:
+    """Encode levels of accuracy as text, two bytes each, the lower one first."""
+    return base64.b64encode(levels.astype("<u2").tobytes()).decode()
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ from chronofed.reports.runs import (
     read_spec,
     runs_below,
 )
+from chronofed.reports.styles import StyleKey, extended, style_key
 from chronofed.runs.directory import RunDirectory
 from chronofed.training.measures import headline_text
 
@@ -123,6 +124,7 @@ class RunIndex:
         self._rows: dict[str, tuple[Stamp, dict[str, Any]]] = {}
         self._followed: dict[Path, FollowedRun] = {}
         self._payloads: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self._styles: dict[StyleKey, int] = {}
         self._guard = threading.Lock()
 
     def rows(self) -> list[dict[str, Any]]:
@@ -143,7 +145,8 @@ class RunIndex:
                 else:
                     rows[name] = (now, _row(name, path))
             self._rows = rows
-            return sorted((row for _, row in rows.values()), key=_order)
+            self._give_styles()
+            return sorted((self._styled(row) for _, row in rows.values()), key=_order)
 
     def payload(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the data that a page shows of some of the runs; unknown names are left out."""
@@ -154,8 +157,22 @@ class RunIndex:
             if state not in self._payloads:
                 views = [self._view(path) for path, now, _ in state if now is not None]
                 readable = [view for view in views if view is not None]
-                self._payloads[state] = build_payload(groups(readable), "Runs")
+                styles = dict(self._styles)
+                self._payloads[state] = build_payload(groups(readable), "Runs", styles)
             return _recent(self._payloads, state, PAYLOADS)
+
+    def _give_styles(self) -> None:
+        """Give every run below the folder a style, so that no selection changes a colour.
+
+        What has one keeps it: a new run must not change the colours of those that a reader looks at.
+        """
+        keys = {tuple(row["key"]) for _, row in self._rows.values() if row["key"]}
+        if not keys <= self._styles.keys():
+            self._styles = extended(self._styles, keys)
+
+    def _styled(self, row: dict[str, Any]) -> dict[str, Any]:
+        known = {name: value for name, value in row.items() if name != "key"}
+        return known | {"style": self._styles.get(tuple(row["key"]), 0) if row["key"] else 0}
 
     def _view(self, path: Path) -> RunView | None:
         """Return a run as it is now; ``None`` if it cannot be read, for which the list gives the reason."""
@@ -191,13 +208,21 @@ def _row(name: str, path: Path) -> dict[str, Any]:
     """Describe one run in the list; one that cannot be read is listed with the reason."""
     directory = RunDirectory(path)
     row: dict[str, Any] = {"id": name, "name": name, "seed": 0, "method": "", "round": 0}
-    row |= {"rounds": None, "headline": "", "updated": 0.0, "state": "failed", "eta": None}
+    row |= {
+        "key": [],
+        "rounds": None,
+        "headline": "",
+        "updated": 0.0,
+        "state": "failed",
+        "eta": None,
+    }
     try:
         spec = read_spec(directory)
         lines = last_lines(path / "metrics.jsonl")
         latest = lines[-1] if lines else {}
         updated = (path / ("metrics.jsonl" if lines else "spec.toml")).stat().st_mtime
         row |= {"name": str(spec.get("name", name)), "seed": spec.get("seed", 0)}
+        row |= {"key": list(style_key(spec))}
         row |= {"method": method_of(spec), "round": latest.get("round", 0), "updated": updated}
         row |= {"rounds": spec.get("rounds") or directory.scenario().get("rounds")}
         row |= {"headline": headline_text(latest).removeprefix("accuracy "), "note": ""}

@@ -248,3 +248,14 @@ def method_of(spec: Mapping[str, Any]) -> str:
     words = " + ".join(part for part in parts if part and part != "forget")
     weights = method.get("weights", {}).get("kind", "")
     return f"{words}, {weights} weights" if weights and parts[1] != "forget" else words
+
+
+def remembers(spec: Mapping[str, Any]) -> bool:
+    """Return whether a method has a memory.
+
+    >>> remembers({"method": {"memory": {"kind": "core-set"}}}), remembers({"method": {}})
+    (True, False)
+    """
+    memory = spec.get("method", {}).get("memory", {})
+    kind = memory.get("kind", "") if isinstance(memory, Mapping) else memory
+    return kind not in ("", "forget", "none")

@@ -36,6 +36,19 @@ class Paired:
             return 1.0 if distance == 0 else 0.0
         return student(distance / self.deviation * math.sqrt(self.pairs), self.pairs - 1)
 
+    def interval(self, level: float = 1 - SIGNIFICANCE) -> tuple[float, float] | None:
+        """Return Student's confidence interval of the mean; ``None`` for a single pair.
+
+        It leaves out 0 exactly if :meth:`p` is below ``1 - level``.
+
+        >>> [round(end, 2) for end in Paired(14.53, 4.66, 3).interval()]
+        [2.95, 26.11]
+        """
+        if self.deviation is None:
+            return None
+        reach = student_quantile(1 - level, self.pairs - 1) * self.deviation / math.sqrt(self.pairs)
+        return self.mean - reach, self.mean + reach
+
     def p_within(self, tolerance: float) -> float:
         r"""Return the p-value of equivalence by two one-sided tests (Schuirmann 1987).
 
@@ -95,3 +108,18 @@ def student(t: float, freedom: int) -> float:
         total = 0.0
     inside = 2 / math.pi * (theta + sine * total) if odd else sine * total
     return 1 - inside
+
+
+def student_quantile(p: float, freedom: int) -> float:
+    """Return the *t* that Student's *t* exceeds on either side with chance ``p``, by bisection.
+
+    >>> round(student_quantile(0.05, 2), 4), round(student_quantile(0.05, 30), 4)
+    (4.3027, 2.0423)
+    """
+    low, high = 0.0, 1.0
+    while student(high, freedom) > p:
+        high *= 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if student(middle, freedom) > p else (low, middle)
+    return high

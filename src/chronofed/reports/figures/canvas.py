@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from chronofed.core.atomic import write_atomic
 from chronofed.core.errors import MissingExtraError, SpecError, StorageError
+from chronofed.reports.styles import COLOURS as COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 FORMATS = ("png", "svg", "pdf")
 DPI = 160
 
-COLOURS = ("#2f6db3", "#d9662b", "#2f9469", "#b8418d", "#8a6d1d", "#6a55c2", "#c23b4b", "#23899e")
 INK = "#3a3f47"
 FAINT = "#9aa1ab"
 

@@ -11,12 +11,16 @@ from numpy.typing import NDArray
 from chronofed.reports.figures import canvas
 from chronofed.reports.figures.canvas import COLOURS, FAINT, INK, style_axes
 from chronofed.reports.groups import Group
+from chronofed.reports.styles import StyleKey, assign, style_key
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _PURPOSE = "drawing curves"
-_STYLES = ("-", "--", "-.", ":")
+# In the order of the dashes of a page.
+_STYLES = ("-", "--", ":", "-.")
+# Inches of a row of a legend.
+LEGEND_ROW = 0.2
 BLUE, RED = COLOURS[0], COLOURS[6]
 
 
@@ -53,26 +57,56 @@ def draw_curves(
         zoom: First and last round of a second panel beside each.
     """
     across = 2 if zoom else 1
+    # One look for a method in all panels, and in a single panel the one that it has on pages.
+    every = [group for groups in panels.values() for group in groups]
+    keys = {id(group): _key(group, len(panels)) for group in every}
+    looks = assign(keys.values())
     drawn = canvas.new_figure((0.8 + 3.6 * len(panels) * across, 3.4), _PURPOSE)
     axes = drawn.subplots(1, len(panels) * across, squeeze=False)[0]
     for number, (title, groups) in enumerate(panels.items()):
         for part, limits in enumerate((None, zoom)[:across]):
             panel = axes[number * across + part]
-            _draw_lines(panel, groups, measure, factor, window, limits)
+            styles = [looks[keys[id(group)]] for group in groups]
+            _draw_lines(panel, groups, measure, factor, window, limits, styles)
             where = f"{title}, rounds {limits[0]} to {limits[1]}" if limits else title
             style_axes(panel, "round", label if not (number or part) else "", where)
-    handles, names = axes[0].get_legend_handles_labels()
+    # A name that is in several panels stands in the legend once.
+    found = {
+        name: handle
+        for panel in axes
+        for handle, name in zip(*panel.get_legend_handles_labels(), strict=True)
+    }
+    across_legend = _columns(list(found), drawn.get_figwidth())
+    # Rows of the legend need room of their own, or they take it from the curves.
+    rows = -(-len(found) // across_legend)
+    drawn.set_figheight(drawn.get_figheight() + LEGEND_ROW * max(0, rows - 1))
     drawn.legend(
-        handles,
-        names,
+        list(found.values()),
+        list(found),
         loc="outside upper center",
-        ncols=len(names),
+        ncols=across_legend,
         frameon=False,
         fontsize=9,
         labelcolor=INK,
-        handlelength=3.0,
+        handlelength=2.4,
     )
     return canvas.save(drawn, path)
+
+
+def _key(group: Group, panels: int) -> StyleKey:
+    """Return what a style is for; rows of several panels are told apart by their names, not by their data."""
+    method, settings = style_key(group.runs[0].spec)
+    return method, settings if panels == 1 else group.name
+
+
+def _columns(names: Sequence[str], width: float) -> int:
+    """Choose the columns of a legend such that its longest name fits beside the others.
+
+    >>> _columns(["FedAvg"] * 3, 4.4), _columns(["a method with a long name"] * 6, 4.4)
+    (3, 1)
+    """
+    inches = 0.68 + 0.067 * max(map(len, names), default=0)
+    return max(1, min(len(names), int(width / inches)))
 
 
 def _draw_lines(
@@ -82,19 +116,20 @@ def _draw_lines(
     factor: float,
     window: int,
     limits: tuple[int, int] | None,
+    styles: Sequence[int],
 ) -> None:
-    for k, group in enumerate(groups):
+    for group, style in zip(groups, styles, strict=True):
         curve = np.array(group.curve(measure))
         if not len(curve):
             continue
         rounds = curve[:, 0]
         middle, deviation = (factor * smoothed(curve[:, c], window) for c in (1, 2))
         here = slice(None) if limits is None else (rounds >= limits[0]) & (rounds <= limits[1])
-        colour = COLOURS[k % len(COLOURS)]
+        colour = COLOURS[style % len(COLOURS)]
         axes.plot(
             rounds[here],
             middle[here],
-            _STYLES[k % len(_STYLES)],
+            _STYLES[style // len(COLOURS)],
             color=colour,
             linewidth=1.8,
             label=group.name,

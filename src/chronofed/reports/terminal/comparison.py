@@ -1,47 +1,63 @@
 """The comparison table in the terminal."""
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Callable, Sequence
 
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from chronofed.reports.best import best_rows
-from chronofed.reports.groups import Group, measures_of
+from chronofed.reports.groups import Group
 from chronofed.reports.notes import notes
 from chronofed.reports.references import references
+from chronofed.reports.result_columns import measured, result_columns
+from chronofed.reports.terminal.plain import as_ascii
 from chronofed.training.measure import Column
-from chronofed.training.measures import columns
+
+RUNS = "runs x rounds"
 
 
-def comparison(groups: Sequence[Group], title: str = "", width: int = 200) -> Table:
+def comparison(
+    groups: Sequence[Group], title: str = "", width: int = 200, plain: bool = False
+) -> Table:
     """Compare experiments: a row each with mean and deviation over seeds, and below it how to read them.
 
     A number is bold if its lead over the second is resolved. Columns that do not fit into ``width`` are left
-    out, the least important first.
+    out, the least important first, and named below.
+
+    Args:
+        groups: The experiments.
+        title: A line above the table.
+        width: Characters in a line.
+        plain: Whether the terminal shows ASCII alone.
     """
-    fitting = _fitting(groups, width)
-    best = best_rows(groups, fitting)
+    text = as_ascii if plain else str
+    fitting, broken = _fitting(groups, width)
+    heading = _broken if broken else str
+    every = [*fitting, *_omitted(groups, fitting)]
+    best = best_rows(groups, every)
+    below = [*_meaning(fitting), *notes(groups, every, best), *_no_room(every[len(fitting) :])]
     table = Table(
-        title=title or None,
+        title=text(title) or None,
         title_justify="left",
         header_style="bold",
-        caption=escape("\n".join([*_meaning(fitting), *notes(groups, fitting, best)])),
+        caption=escape(text("\n".join(below))),
         caption_justify="left",
     )
     table.add_column("experiment", overflow="fold")
-    table.add_column("runs x rounds", justify="right", no_wrap=True)
+    table.add_column(heading(RUNS), justify="right", no_wrap=True)
     for column in fitting:
-        table.add_column(escape(column.heading), justify="right", no_wrap=True)
+        table.add_column(escape(heading(text(column.heading))), justify="right", no_wrap=True)
     for number, group in enumerate(groups):
         cells = [
-            Text(group.text(column), "bold" if best.get(column.key) == number else "")
+            Text(text(group.text(column)), "bold" if best.get(column.key) == number else "")
             for column in fitting
         ]
-        table.add_row(Text(group.name), group.size, *cells)
+        table.add_row(Text(text(group.name)), group.size, *cells)
     shown = {column.key for column in fitting}
     for reference in (one for one in references(groups) if one.key in shown):
-        cells = [Text(reference.text(column)) for column in fitting]
+        cells = [Text(text(reference.text(column))) for column in fitting]
         table.add_row(Text(reference.title), "baseline", *cells, style="dim")
     return table
 
@@ -57,15 +73,57 @@ def _meaning(shown: Sequence[Column]) -> list[str]:
     ]
 
 
-def _fitting(groups: Sequence[Group], width: int) -> list[Column]:
-    """Choose the first columns that leave room for the names, or for 20 characters of them."""
-    sizes = max(len("runs x rounds"), *(len(group.size) for group in groups))
+def _omitted(groups: Sequence[Group], shown: Sequence[Column]) -> list[Column]:
+    """Return the columns for which the terminal is too narrow."""
+    keys = {column.key for column in shown}
+    return [column for column in measured(groups) if column.key not in keys]
+
+
+def _no_room(columns: Sequence[Column]) -> list[str]:
+    named = ", ".join(column.heading for column in columns)
+    return [f"no room for: {named}; widen the terminal, or use --json"] if columns else []
+
+
+def _fitting(groups: Sequence[Group], width: int) -> tuple[list[Column], bool]:
+    """Choose the first columns that leave room for the names, or for 20 characters of them.
+
+    Where not all fit, headings are broken at their words.
+    """
+    known = {column.key for column in measured(groups)}
+    # What was not measured comes last, with its reason below the table.
+    every = sorted(result_columns(groups), key=lambda column: column.key not in known)
+    whole = _first(groups, every, width, str)
+    return (
+        (whole, False)
+        if len(whole) == len(every)
+        else (_first(groups, every, width, _broken), True)
+    )
+
+
+def _first(
+    groups: Sequence[Group], every: Sequence[Column], width: int, heading: Callable[[str], str]
+) -> list[Column]:
+    sizes = [_wide(heading(RUNS)), len("baseline"), *(len(group.size) for group in groups)]
     names = [*(group.name for group in groups), *(one.title for one in references(groups))]
-    left = width - min(20, max(map(len, names))) - sizes - 7
+    left = width - min(20, max(map(len, names))) - max(sizes) - 7
     fitting = []
-    for column in columns(measures_of(groups)):
-        left -= 3 + max(len(column.heading), *(len(group.text(column)) for group in groups))
+    for column in every:
+        cells = (len(group.text(column)) for group in groups)
+        left -= 3 + max(_wide(heading(column.heading)), *cells)
         if left < 0:
             break
         fitting.append(column)
     return fitting
+
+
+def _broken(heading: str) -> str:
+    """Break a heading at its words, into lines of about eight characters.
+
+    >>> _broken("mean of best 5 %").splitlines()
+    ['mean of', 'best 5 %']
+    """
+    return "\n".join(textwrap.wrap(heading, 8, break_long_words=False, break_on_hyphens=False))
+
+
+def _wide(text: str) -> int:
+    return max(map(len, text.splitlines()))

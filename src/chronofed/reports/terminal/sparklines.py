@@ -10,8 +10,11 @@ from rich.text import Text
 
 from chronofed.reports.downsample import Numbers
 from chronofed.reports.groups import Group
+from chronofed.reports.styles import DARK, styles_of
 from chronofed.training.measure import decimals
 
+# Samples of lines in the order of the dashes of a page.
+LINES = ("━━━", "━ ━", "···", "━·━")
 # Lines of a curve.
 HEIGHT = 5
 # Characters of a curve, and between two curves.
@@ -56,8 +59,12 @@ def curves(
     found: Sequence[Group], width: int, key: str = "test_accuracy", scale: float = 100.0
 ) -> Columns | None:
     """Draw a small curve for every experiment, on the same axes; ``None`` if there is nothing to draw."""
-    lines = [(group.name, *group.bands(key)[:2]) for group in found]
-    lines = [line for line in lines if len(line[1])]
+    styles = styles_of(found)
+    every = [
+        (_title(group.name, style), *group.bands(key)[:2])
+        for group, style in zip(found, styles, strict=True)
+    ]
+    lines = [line for line in every if len(line[1])]
     if not lines:
         return None
     low = scale * min(float(y.min()) for _, _, y in lines)
@@ -70,15 +77,20 @@ def curves(
     return Columns(panels, padding=(1, GAP), width=span + room)
 
 
+def _title(name: str, style: int) -> Text:
+    """Write the name behind a sample of the line that stands for the method on pages, too."""
+    sample = (LINES[style // len(DARK)], DARK[style % len(DARK)])
+    return Text.assemble(sample, " ", (name, "bold"), no_wrap=True, overflow="ellipsis")
+
+
 def _panel(
-    name: str, x: Numbers, y: Numbers, span: int, limits: tuple[float, float, float, float]
+    title: Text, x: Numbers, y: Numbers, span: int, limits: tuple[float, float, float, float]
 ) -> Rows:
     """Draw the name, the curve with its scale on the left, and the rounds below."""
     first, last, low, high = limits
     drawn = braille(x, y, span, HEIGHT, limits)
     room = len(_label(high))
     beside = [_label(high), *[""] * (HEIGHT - 2), _label(low)]
-    title = Text(name, "bold", no_wrap=True, overflow="ellipsis")
     body = [Text(f"{label:>{room}} {line}") for label, line in zip(beside, drawn, strict=True)]
     below = f"{int(first)}{int(last):>{span - len(str(int(first)))}}"
     return Rows(Padding(title, (0, 0, 0, room + 1)), *body, Text(f"{'':{room}} {below}", "dim"))

@@ -15,16 +15,18 @@ cf.el = (tag, attributes = {}, ...children) => {
 };
 
 cf.colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+// A style is a number below 32: a colour and a line, given to every method by chronofed.reports.styles.
 cf.series = (k) => cf.colour(`--c${k % 8}`);
-cf.dash = (k) => [[], [9, 4], [2, 3], [9, 3, 2, 3]][k % 4];
+cf.dash = (k) => [[], [9, 4], [2, 3], [9, 3, 2, 3]][Math.floor(k / 8) % 4];
+cf.svg = (tag, attributes = {}, ...children) => {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) if (value != null) node.setAttribute(name, value);
+  node.append(...children.filter((child) => child != null));
+  return node;
+};
 cf.lineSample = (k) => {
-  const make = (tag, attributes) => {
-    const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-    return node;
-  };
-  const svg = make("svg", { class: "line", viewBox: "0 0 28 6", width: 28, height: 6, "aria-hidden": "true" });
-  svg.append(make("line", { x1: 0, x2: 28, y1: 3, y2: 3, stroke: `var(--c${k % 8})`, "stroke-width": 2.5, "stroke-dasharray": cf.dash(k).join(" ") }));
+  const svg = cf.svg("svg", { class: "line", "data-style": k, viewBox: "0 0 28 6", width: 28, height: 6, "aria-hidden": "true" });
+  svg.append(cf.svg("line", { x1: 0, x2: 28, y1: 3, y2: 3, stroke: `var(--c${k % 8})`, "stroke-width": 2.5, "stroke-dasharray": cf.dash(k).join(" ") || null }));
   return svg;
 };
 cf.withAlpha = (colour, alpha) => colour + Math.round(255 * alpha).toString(16).padStart(2, "0");
@@ -36,6 +38,9 @@ cf.number = (value, digits) => {
   if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2).replace("-", "−");
   return String(Number(value.toPrecision(4))).replace("-", "−");
 };
+
+// The name of the period at a round; on the next period that of the one the model is evaluated on.
+cf.when = (calendar, round) => (calendar ? calendar.names[Math.floor((round - 1) / calendar.length) + calendar.ahead] ?? null : null);
 
 // A number that fits beside an axis.
 cf.tick = (value) => {
@@ -112,6 +117,12 @@ cf.themeButton = () => {
   addEventListener("beforeprint", () => cf.theme("light"));
   addEventListener("afterprint", () => cf.theme(choice));
   return button;
+};
+// Saves text as a file; nothing is sent anywhere.
+cf.save = (name, text) => {
+  const address = URL.createObjectURL(new Blob([text], { type: "text/plain;charset=utf-8" }));
+  cf.el("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 1000);
 };
 cf.table = (headings, rows, attributes = {}) => cf.el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": attributes.label ?? "table" },
   cf.el("table", { class: attributes.class },

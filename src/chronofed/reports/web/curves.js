@@ -26,7 +26,7 @@ cf.interpolate = (x, y, places) => {
 };
 
 cf.Chart = class {
-  // curves: [{name, colour, dash, x, y, d}]; panel: what all charts of a group share.
+  // curves: [{name, style, x, y, d}]; panel: what all charts of a group share.
   constructor(title, unit, panel) {
     Object.assign(this, { title, unit: cf.suffix(unit), panel, curves: [] });
     this.box = cf.el("div", {
@@ -40,7 +40,7 @@ cf.Chart = class {
   }
 
   update(curves) {
-    const shape = (list) => list.map((c) => `${c.colour}${c.d ? 1 : 0}`).join();
+    const shape = (list) => list.map((c) => `${c.style}${c.d ? 1 : 0}${c.name}`).join();
     const same = this.plot && shape(curves) === shape(this.curves);
     this.curves = curves;
     this.box.setAttribute("aria-label", this.description());
@@ -95,9 +95,9 @@ cf.Chart = class {
     const data = this.data(), ink = cf.colour("--soft"), line = cf.colour("--line");
     const series = [{}], bands = [];
     for (const curve of this.curves) {
-      const colour = cf.series(curve.colour);
+      const colour = cf.series(curve.style);
       series.push({
-        stroke: colour, width: 2, dash: cf.dash(curve.colour), spanGaps: true,
+        stroke: colour, width: this.thick(data[0].length), dash: cf.dash(curve.style), spanGaps: true,
         points: { show: curve.x.length < 2, size: 7, fill: colour },
       });
       if (curve.d) {
@@ -110,10 +110,13 @@ cf.Chart = class {
     const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
     this.plot = new uPlot({
       width, height: this.panel.height ?? Math.round(Math.max(200, Math.min(280, width * 0.55))), series, bands,
-      padding: [10, 14, 0, 0], legend: { show: false },
+      padding: [10, this.margin(width), 0, 0], legend: { show: false },
       scales: { x: { time: false }, y: { range: (u, low, high) => this.range(low, high) } },
       axes: [
-        { ...axis, size: 30, gap: 6, grid: { show: false }, incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 2500, 5000, 10000, 20000, 50000, 100000] },
+        {
+          ...axis, size: 30, gap: 6, grid: { show: false }, label: this.below(), labelSize: 20, labelFont: "12px system-ui, sans-serif", space: this.panel.calendar ? 70 : 50,
+          values: (u, ticks) => ticks.map((tick) => this.when(tick)), incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 2500, 5000, 10000, 20000, 50000, 100000],
+        },
         { ...axis, size: 48, gap: 6, values: (u, ticks) => ticks.map(cf.tick) },
       ],
       cursor: {
@@ -121,6 +124,8 @@ cf.Chart = class {
         points: { size: 7, show: (u, k) => (this.columns.includes(k) ? this.point(u, k) : false) },
       },
       hooks: {
+        drawAxes: [(u) => this.drawThin(u)],
+        draw: [(u) => this.drawNames(u)],
         setCursor: [(u) => this.hover(u)],
         setSelect: [(u) => {
           if (u.select.width > 4) this.panel.zoom(u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x"));
@@ -136,9 +141,22 @@ cf.Chart = class {
   }
 
   point(u, k) {
-    const colour = cf.series(this.curves[this.columns.indexOf(k)].colour);
+    const colour = cf.series(this.curves[this.columns.indexOf(k)].style);
     return cf.el("div", { class: "u-cursor-pt", style: { background: colour, width: "7px", height: "7px", marginLeft: "-3.5px", marginTop: "-3.5px" } });
   }
+
+  // A chart of the first screen draws more, and leaves room for it (bigchart.js).
+  drawThin() {}
+
+  drawNames() {}
+
+  margin() { return 14; }
+
+  thick() { return 2; }
+
+  when(round) { return cf.when(this.panel.calendar, round) ?? cf.tick(round); }
+
+  below() { return this.panel.calendar ? (this.panel.calendar.ahead ? "period evaluated" : "period") : "round"; }
 
   range(low, high) {
     if (low == null || high == null) return [0, 1];
@@ -164,8 +182,11 @@ cf.Chart = class {
     if (u.cursor.idx == null || u.cursor.left < 0) { cf.tooltip.hide(); return; }
     const x = this.places[u.cursor.idx], lines = this.values(u.cursor.idx);
     const box = u.over.getBoundingClientRect();
-    cf.tooltip.show([cf.el("b", {}, `round ${x}`), ...lines.map(([curve, text]) => cf.el("div", {},
-      cf.el("span", { class: "swatch", style: { background: cf.series(curve.colour) } }), `${curve.name}: ${text}`))],
+    const name = cf.when(this.panel.calendar, x), most = 12, here = u.cursor.top;
+    // The nearest curves first where there are too many for a tooltip.
+    const near = lines.length <= most ? lines : [...lines].sort((a, b) => Math.abs(u.valToPos(a[2], "y") - here) - Math.abs(u.valToPos(b[2], "y") - here)).slice(0, most);
+    cf.tooltip.show([cf.el("b", {}, `round ${x}${name ? `, ${name}` : ""}`), ...near.map(([curve, text]) => cf.el("div", {},
+      cf.el("span", { class: "swatch", style: { background: cf.series(curve.style) } }), `${curve.name}: ${text}`)), lines.length > most ? cf.el("div", {}, `and ${lines.length - most} more`) : null].filter(Boolean),
     box.left + u.cursor.left, box.top + (u.cursor.top > 0 ? u.cursor.top : 20));
   }
 
@@ -232,8 +253,14 @@ cf.curves = (key = "curves") => {
     },
   });
   const legend = cf.el("div", { class: "legend", role: "group", "aria-label": "Curves shown" });
+  const choose = (hide) => {
+    for (const name of panel.all) if (hide) panel.hidden.add(name); else panel.hidden.delete(name);
+    for (const key of legend.children) key.setAttribute("aria-pressed", String(!hide));
+    every((chart) => { chart.curves.forEach((_, k) => chart.toggle(k)); chart.plot.redraw(); });
+  };
+  const both = cf.el("div", { class: "field", hidden: true }, cf.el("button", { type: "button", class: "quiet", click: () => choose(false) }, "All curves"), cf.el("button", { type: "button", class: "quiet", click: () => choose(true) }, "No curves"));
   const grid = cf.el("div", { class: "charts" });
-  const bar = cf.el("div", { class: "bar" },
+  const bar = cf.el("div", { class: "bar" }, both,
     cf.el("label", { class: "field" }, cf.el("span", {}, "Smoothing"), slider, shown),
     cf.el("div", { class: "field" }, cf.el("span", {}, "Rounds"), from, cf.el("span", {}, "to"), to, all));
   const button = (group, k) => cf.el("button", {
@@ -243,12 +270,15 @@ cf.curves = (key = "curves") => {
       every((chart) => chart.curves.forEach((curve, number) => curve.name === group.name && chart.toggle(number)));
       every((chart) => chart.plot.redraw());
     },
-  }, cf.lineSample(group.colour ?? k), group.name);
+  }, cf.lineSample(group.style ?? k), group.name);
   return {
     nodes: [legend, bar, grid],
     panel,
     update(content) {
-      const names = content.groups.map((group) => `${group.name} ${group.colour}`).join("\n");
+      const names = content.groups.map((group) => `${group.name} ${group.style}`).join("\n");
+      panel.all = content.groups.map((group) => group.name);
+      panel.calendar = content.calendar ?? null;
+      both.hidden = panel.all.length < 6;
       if (names !== panel.names) legend.replaceChildren(...content.groups.map(button));
       panel.names = names;
       const keys = content.measures.map((measure) => measure.key);
@@ -262,7 +292,7 @@ cf.curves = (key = "curves") => {
       }
       for (const measure of content.measures) {
         const chart = panel.charts.get(measure.key);
-        chart.update(measure.curves.map((curve, k) => ({ ...curve, name: content.groups[k].name, colour: content.groups[k].colour ?? k })));
+        chart.update(measure.curves.map((curve, k) => ({ ...curve, name: content.groups[k].name, style: content.groups[k].style ?? k })));
       }
       if (!panel.limits && document.activeElement !== from && document.activeElement !== to) panel.zoom();
     },

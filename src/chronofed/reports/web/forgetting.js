@@ -31,6 +31,7 @@ cf.forgetting = () => {
       about: raw.names,
     };
   };
+  const style = (t) => content.groups[t.group].style;
   const clientName = (client) => tables[chosen.first].about.client_names?.[client] ?? `client ${client}`;
   const keyName = (key) => tables[chosen.first].about.period_names?.[key] ?? `data set ${key}`;
   const classesOf = (table, k) => {
@@ -83,6 +84,10 @@ cf.forgetting = () => {
     const [a, b] = [table(0), table(1)];
     if (!ranked.length) { answer.textContent = "Nothing has been measured yet."; return; }
     const clients = [...new Set(a.pairs.map((pair) => pair[0]))].map((client) => [client, mean(a, client)]).filter(([, m]) => m != null).sort((x, y) => y[1] - x[1]);
+    if (ranked[0].lost <= 0) {
+      answer.replaceChildren(`After round ${chosen.round}, `, cf.el("b", {}, a.label), " has forgotten nothing that was measured: every accuracy is at its best so far.");
+      return;
+    }
     const { pair, k, now, top } = ranked[0], classes = classesOf(a, k);
     const title = (t) => cf.el("b", {}, t.label.replace(/, seed (\d+)$/, " (seed $1)"));
     const [client, most] = clients[0], parts = [`After round ${chosen.round}, `, title(a), ` has forgotten ${points(mean(a))} on average, most on ${clientName(client)} (${points(most)}). `,
@@ -113,7 +118,7 @@ cf.forgetting = () => {
       t.rounds.forEach((round, frame) => { const v = t.now(frame, at); if (v != null) { xs.push(round); ys.push(100 * v); } });
       return { x: xs, y: ys };
     });
-    const groups = [0, 1].filter((k) => table(k)).map((k) => ({ name: table(k).label, colour: table(k).group }));
+    const groups = [0, 1].filter((k) => table(k)).map((k) => ({ name: table(k).label, style: style(table(k)) }));
     panel.update({ groups, measures: [{ key: "pair", title: `Accuracy on ${clientName(client)}, ${keyName(key)}`, unit: "%", curves }] });
     panel.panel.charts.get("pair").node.querySelector("figcaption").replaceChildren(`Accuracy on ${clientName(client)}, ${keyName(key)} `, cf.el("span", { class: "soft" }, classesOf(table(0), table(0).place.get(`${client}/${key}`)) || "%"));
     if (!detail.firstChild) detail.append(cf.el("div", {}, panel.nodes[0], panel.nodes[2]));
@@ -128,7 +133,7 @@ cf.forgetting = () => {
       figures[k].hidden = !own;
       if (!own) return;
       const frame = own.frame(chosen.round), ramp = chosen.mode === "lost" ? "less" : "more";
-      heads[k].replaceChildren(cf.el("span", { class: "swatch", style: { background: `var(--c${own.group % 8})` } }), own.label);
+      heads[k].replaceChildren(cf.lineSample(style(own)), own.label);
       scales[k].replaceChildren(cf.scale(ramp, chosen.mode === "lost" ? "nothing lost" : "0 %", chosen.mode === "lost" ? "all lost" : "100 %"));
       heatmaps[k].update({
         rows: rows.map((client) => clientName(client)), columns: columns.map((key) => t.about.period_names?.[key] ?? String(key)), ramp,

@@ -3,21 +3,30 @@
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from chronofed.core.atomic import write_atomic
-from chronofed.reports.figures.canvas import COLOURS
-from chronofed.reports.groups import Group, measures_of
+from chronofed.reports.groups import Group
 from chronofed.reports.payload import build_payload
-from chronofed.training.measures import columns
+from chronofed.reports.result_columns import result_columns
+from chronofed.reports.styles import COLOURS, DARK
 
-DARK = ("#6aa7e8", "#f0905a", "#56c096", "#e07cbb", "#c9a94a", "#a394f0", "#ee7a86", "#58c0d4")
-PARTS = ("uplot.js", "base.js", "curves.js", "heatmap.js", "forgetting.js", "sections.js")
+PARTS = (
+    "uplot.js",
+    "base.js",
+    "curves.js",
+    "bigchart.js",
+    "heatmap.js",
+    "forgetting.js",
+    "overview.js",
+    "sections.js",
+)
 PAGE = Template("""\
 <!doctype html>
 <html lang="en">
@@ -33,7 +42,9 @@ $style
 <body>
 <a class="skip" href="#main">Skip to the content</a>
 <header>
-<div class="top"><div><h1>$title</h1><p class="soft">$subtitle</p></div><div class="tools"></div></div>
+<div class="top"><p class="soft provenance">$title · $provenance</p><div class="tools"></div></div>
+<h1>$headline</h1>
+$verdict
 </header>
 <main id="main">
 <noscript>$table</noscript>
@@ -52,19 +63,36 @@ def write_report(groups: Sequence[Group], path: Path, title: str) -> None:
     write_atomic(path, render(groups, title).encode())
 
 
+def report_title(groups: Sequence[Group]) -> str:
+    """Return the title of a report that has been given none."""
+    if len(groups) == 1:
+        return groups[0].name
+    return f"Comparison of {len({group.experiment or group.name for group in groups})} experiments"
+
+
 def render(groups: Sequence[Group], title: str) -> str:
     """Render the report as HTML; names that users chose stay text."""
     content = build_payload(groups, title)
+    about = content["overview"]
     code = script("report.js")
     return PAGE.substitute(
         title=escape(title),
-        subtitle=escape(content["subtitle"]),
+        provenance=escape(about["provenance"]),
+        headline=escape(about["verdict"]["headline"]),
+        verdict=_verdict(about["verdict"]),
         policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src '{_digest(code)}'",
         style=style(),
         table=_table(groups),
         content=embedded(content),
         script=code,
     )
+
+
+def _verdict(about: Mapping[str, Any]) -> str:
+    """Render the sentences below the headline, which also stand where no script runs."""
+    kinds = [(kind, about[kind]) for kind in ("clear", "unresolved") if about[kind]]
+    kinds += [("remark", remark) for remark in about["remarks"]]
+    return "\n".join(f'<p class="verdict {kind}">{escape(text)}</p>' for kind, text in kinds)
 
 
 def embedded(content: object) -> str:
@@ -90,7 +118,7 @@ def style() -> str:
         f"{_stops(name, dark=True)}); }} @media (prefers-color-scheme: dark) {{ "
         f":root:not([data-theme]) .ramp-{name} {{ background: linear-gradient(to right, "
         f"{_stops(name, dark=True)}); }} }}\n"
-        for name in ("more", "less")
+        for name in ("more", "less", "known")
     )
     return (
         f"{asset('uplot.css')}\n{asset('page.css')}\n:root {{ {light} }}\n"
@@ -117,7 +145,7 @@ def _digest(code: str) -> str:
 
 def _table(groups: Sequence[Group]) -> str:
     """Render the summary for viewers that run no script."""
-    shown = columns(measures_of(groups))
+    shown = result_columns(groups)
     headings = ("experiment", "runs x rounds", *(column.heading for column in shown))
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
     rows = [

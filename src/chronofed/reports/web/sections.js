@@ -20,14 +20,17 @@ cf.summary = () => {
       },
     }, c.heading, cf.el("span", { "aria-hidden": "true" }, order?.key === c.key ? (order.sign > 0 ? " ↑" : " ↓") : ""));
     const sorted = (c) => (order?.key === c.key ? (order.sign > 0 ? "ascending" : "descending") : null);
-    holder.replaceChildren(cf.el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Summary" }, cf.el("table", { class: "summary" },
+    holder.replaceChildren(cf.el("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Summary" }, cf.el("table", { class: "summary" },
       cf.el("thead", {}, cf.el("tr", {}, cf.el("th", { scope: "col" }, "experiment"), cf.el("th", { scope: "col" }, "runs × rounds"),
         columns.map((c) => cf.el("th", { scope: "col", "aria-sort": sorted(c) }, sorter(c))))),
       cf.el("tbody", {}, numbered.map(([group, k]) => cf.el("tr", {},
-        cf.el("th", { scope: "row" }, cf.el("span", { class: "swatch", style: { background: `var(--c${k % 8})` } }), cf.el("span", { class: "name" }, group.name),
-          cf.el("div", { class: "soft method" }, `${group.method} `, ...cf.unfinished(group))),
+        cf.el("th", { scope: "row" }, cf.lineSample(group.style), cf.el("span", { class: "name" }, group.name),
+          cf.el("div", { class: "soft method" }, `${group.method} `, ...cf.unfinished(group)), cf.failure(group)),
         cf.el("td", {}, group.size.replace("x", "×")),
         columns.map((c) => cf.el("td", { class: content.best[c.key] === k ? "best" : null }, cf.cell(group.cells[c.key])))))))),
+    cf.el("div", { class: "bar" }, [["csv", "CSV"], ["tex", "LaTeX"]].map(([kind, name]) => cf.el("button", {
+      type: "button", class: "quiet", click: () => cf.save(`results.${kind}`, content.downloads[kind]),
+    }, `Save as ${name}`))),
     cf.el("ul", { class: "soft notes" }, content.notes.map((note) => cf.el("li", {}, note))));
   };
   return { node: holder, update: draw };
@@ -39,6 +42,11 @@ cf.cell = (cell) => {
   return rest.length ? [mean, cf.el("div", { class: "deviation" }, `± ${rest[0]}`)] : mean;
 };
 cf.unfinished = (group) => [...new Set(group.runs.map((run) => run.state))].filter((state) => state !== "finished").map((state) => cf.badge(state));
+
+cf.failure = (group) => {
+  const reasons = [...new Set(group.runs.map((run) => run.failure).filter(Boolean))];
+  return reasons.length ? cf.el("div", { class: "failure" }, reasons.join("; ")) : null;
+};
 
 cf.weights = () => {
   const node = cf.el("div"), bar = cf.el("div", { class: "bar" });
@@ -163,10 +171,10 @@ cf.settings = () => {
       const everything = [...new Set(content.settings.flatMap((s) => Object.keys(s)))];
       const open = node.querySelector("details")?.open;
       node.replaceChildren(
-        differ.length ? cf.table(["setting", ...names], differ, { label: "Settings that differ", class: "words" })
+        differ.length ? cf.table(["setting", ...names], differ, { label: "Table of settings that differ", class: "words" })
           : cf.el("p", { class: "soft" }, names.length > 1 ? "The experiments differ in nothing but their names." : "There is only one experiment."),
         cf.el("details", { open: Boolean(open) }, cf.el("summary", {}, "All settings"),
-          cf.table(["setting", ...names], everything.map((key) => [key, ...content.settings.map((s) => s[key] ?? "–")]), { label: "All settings", class: "words" })));
+          cf.table(["setting", ...names], everything.map((key) => [key, ...content.settings.map((s) => s[key] ?? "–")]), { label: "Table of all settings", class: "words" })));
     },
   };
 };
@@ -185,23 +193,26 @@ cf.environment = () => {
 };
 
 cf.addSection({
-  id: "summary", title: "Summary", make: cf.summary, has: (content) => content.groups.length, absent: "No run yet.",
+  id: "overview", title: "What was found", make: cf.overview, has: (content) => content.groups.length, absent: "No run yet.",
+});
+cf.addSection({
+  id: "summary", title: "All results", make: cf.summary, has: (content) => content.groups.length, absent: "No run yet.",
   about: "mean of best 5: over the five best evaluations of a run (the paper's figure, chosen on the test set; it can lie below the last); last: after the last round; anytime: mean over all evaluations. ±: one deviation over seeds; a single run has none.",
 });
 cf.addSection({
   id: "curves", title: "Curves", has: (content) => content.measures.length, absent: "No evaluation has been recorded yet.",
   about: "Drag to zoom, double-click to show all; bands are one deviation over seeds.",
-  make: () => { const curves = cf.curves(); return { ...curves, node: cf.el("div", {}, curves.nodes) }; },
+  make: () => { const curves = cf.curves(); return { node: cf.el("div", {}, curves.nodes), update: (content) => curves.update({ ...content, calendar: content.overview.calendar }) }; },
 });
 cf.addSection({
   id: "forgetting", title: "Who forgets what, when", make: cf.forgetting, has: (content) => content.periods.length,
   about: "The accuracy of the global model by client and data set. Choose a cell to see it over time.",
-  absent: "These runs did not follow single data sets (evaluate.periods), or version 0.1 recorded them.",
+  absent: (content) => (content.measures.length ? "These runs did not follow single data sets (evaluate.periods), or version 0.1 recorded them." : "No evaluation has been recorded yet."),
 });
 cf.addSection({
   id: "weights", title: "Round weights", make: cf.weights, has: (content) => content.weights.length,
   about: "The weight of the present and of each remembered data set, newest first; mean over clients.",
-  absent: "Nothing is remembered in these runs: the present has all the weight.",
+  absent: (content) => (content.groups.some((group) => group.remembers) ? "No round weights were recorded yet: these runs have a memory, but no evaluation." : "Nothing is remembered in these runs: the present has all the weight."),
 });
 cf.addSection({
   id: "clusters", title: "Who followed which model, when", make: cf.clusters, has: (content) => content.clusters.length,
@@ -218,17 +229,19 @@ cf.addSection({ id: "environment", title: "Environment", make: cf.environment, h
 // Builds all sections; update() shows new content and keeps what the reader chose.
 cf.sections = (root) => {
   const sections = cf.registered.map(({ id, title, about, make, has, absent }) => {
-    const part = make(), missing = cf.el("p", { class: "soft", hidden: true }, absent);
+    const part = make(), missing = cf.el("p", { class: "soft", hidden: true });
     const node = cf.section(id, title, about, part.node, missing);
     root.append(node);
-    return { node, missing, part, has };
+    return { id, node, missing, part, has, absent };
   });
   return {
     links: () => cf.el("nav", { "aria-label": "Sections" }, cf.registered.map(({ id, title }) => cf.el("a", { href: `#${id}` }, title))),
     update(content) {
-      for (const { node, missing, part, has } of sections) {
+      for (const { id, node, missing, part, has, absent } of sections) {
         const show = Boolean(has(content));
         missing.hidden = show;
+        missing.textContent = show ? "" : typeof absent === "function" ? absent(content) : absent;
+        document.querySelector(`nav a[href="#${id}"]`)?.toggleAttribute("hidden", !show);
         part.node.hidden = !show;
         node.classList.toggle("absent", !show);
         if (show) part.update(content);
