@@ -1,5 +1,6 @@
 """A small world that every test can train in: 4 clients, 6 subsets each, 3 classes in 5 dimensions."""
 
+import os
 import signal
 from functools import cache
 from importlib.util import find_spec
@@ -11,6 +12,9 @@ from chronofed import Classification, Dataset, Linear, Method, Snapshot, Subsets
 from chronofed.engines import SerialEngine
 from tests.helpers.methods import server_samples
 from tests.helpers.world import blobs
+
+# Workers of pytest-xdist have 80 columns, which the command line would keep to.
+os.environ.pop("COLUMNS", None)
 
 # A shell that starts a program in the background may have it ignore Ctrl-C, which some tests press.
 signal.signal(signal.SIGINT, signal.default_int_handler)

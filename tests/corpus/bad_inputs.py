@@ -512,6 +512,27 @@ TABLE_OF_CASES = r"""
 5 | report good -o spec.toml/x.html | cannot write spec.toml/x.html: not a directory
 4 | report spec.toml | spec.toml is not a run directory
 4 | report good nowhere | nowhere is not a run directory
+2 | forget | the following arguments are required: RUN
+4 | forget nowhere --client 0 | nowhere is not a run directory
+2 | forget good | name what to forget: --client N, or --row N
+2 | forget good --client x | --client: invalid int value: 'x'
+2 | forget good --client 99 | --client: 99; the run has clients 0 to
+2 | forget good --client 0 | cannot forget exactly: FedAvg trains the whole model
+4 | forget spec.toml --client 1 | spec.toml is not a run directory
+2 | verify | the following arguments are required: PROOF
+4 | verify nothing.json | nothing.json: no such file
+4 | verify spec.toml | spec.toml is damaged
+2 | hub | the following arguments are required: ACTION
+2 | hub fly | ACTION: invalid choice: 'fly'
+2 | hub start h | h is no hub yet; to make one, give SPEC.toml and --host
+2 | hub start h nothing.toml --host a | nothing.toml: no such file
+4 | hub add-node nowhere a | nowhere is not a hub
+4 | hub remove-node nowhere a | nowhere is not a hub
+4 | hub renew nowhere | nowhere is not a hub
+4 | hub status nowhere | nowhere is not a hub
+2 | node start | the following arguments are required: DIR
+4 | node start nowhere | nowhere has no node.json
+4 | node start good | good has no node.json
 2 | predict | the following arguments are required: RUN, TABLE
 2 | predict good | the following arguments are required: TABLE
 2 | predict good table.csv --format xml | --format: invalid choice: 'xml'
@@ -625,7 +646,7 @@ TABLE_OF_CASES = r"""
 2 | init table.csv -o new.toml --period 50 | Table.period does not fit column 'day', which holds dates: use '50 days'
 2 | doctor extra | unrecognized arguments: extra
 2 | doctor --data | --data: expected one argument
-2 | methods extra | methods extra: no such backbone, memory, weights, detector or assignment
+2 | methods extra | methods extra: no such part of a method
 2 | methods --fly | unrecognized arguments: --fly
 2 | nqm --preset p9 | --preset: invalid choice: 'p9'
 2 | nqm --settings nothing | --settings: unknown setting 'NOTHING'

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 GROUP = "experiments"
 HELP = "run the server's machine of a federation"
+LOOPBACK = "127.0.0.1"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -39,8 +40,8 @@ def _add_start(parser: ArgumentParser) -> None:
     _add_host(parser, "names and addresses of this machine; needed when the hub is made")
     text = "port to publish (default 8443)"
     parser.add_argument("--port", type=int, default=8443, metavar="N", help=text)
-    text = "address to publish (default 0.0.0.0: all of this machine)"
-    parser.add_argument("--listen", default="0.0.0.0", metavar="ADDRESS", help=text)
+    text = "address of this machine to publish, 0.0.0.0 for all (default: only this machine reaches it)"
+    parser.add_argument("--listen", default=LOOPBACK, metavar="ADDRESS", help=text)
     text = "replies that a round needs (default: more than half of the clients asked)"
     parser.add_argument("--quorum", type=int, metavar="K", help=text)
     text = "seconds after which a round continues with a quorum (default 600)"
@@ -98,7 +99,9 @@ def _start(options: Namespace) -> int:
         emit(unit("hub", command, Path.cwd()))
         return 0
     _prepare(hub, options)
-    note(f"hub {hub.path} on port {hub.settings.port}; to stop it, press Ctrl-C")
+    note(f"hub {hub.path} on {options.listen}:{hub.settings.port}; to stop it, press Ctrl-C")
+    if options.listen == LOOPBACK:
+        note("only this machine can reach it; for nodes elsewhere, start it with --listen 0.0.0.0")
     with HubService(hub, note, options.listen) as service:
         from chronofed.flower.hub_status import Follower
 

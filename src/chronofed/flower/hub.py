@@ -185,6 +185,7 @@ class Hub:
         Raises:
             SpecError: If there is no such node.
         """
+        self.check()
         nodes = self.nodes
         if name not in nodes:
             raise SpecError(

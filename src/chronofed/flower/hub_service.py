@@ -42,14 +42,14 @@ class HubService:
     Args:
         hub: Its folder.
         say: Tells the operator something in one line.
-        listen: Address to publish; by default all interfaces of this machine.
+        listen: Address to publish; by default this machine alone can reach it.
 
     Attributes:
         processes: SuperLink, proxy and app.
         port: Port of the SuperLink, on the loopback interface.
     """
 
-    def __init__(self, hub: Hub, say: Say = lambda line: None, listen: str = "0.0.0.0") -> None:
+    def __init__(self, hub: Hub, say: Say = lambda line: None, listen: str = "127.0.0.1") -> None:
         self.hub, self.say = hub, say
         self.listen = f"{listen}:{hub.settings.port}"
         self.port = free_port()
