@@ -419,7 +419,7 @@ def table(workdir):
     return workdir
 
 
-def columns(out: str) -> list[str]:
+def headings(out: str) -> list[str]:
     """Return the headings of a printed table, whose words may stand below each other."""
     head = [line.strip("┃").split("┃") for line in out.splitlines() if line.startswith("┃")]
     return [" ".join(words) for words in zip(*head, strict=True)]
@@ -428,7 +428,7 @@ def columns(out: str) -> list[str]:
 def test_the_commands_show_a_regression(cli, table):
     code, out, err = cli("run", "spec.toml", "-o", "r", "-q")
     assert code == 0, err
-    heads = [column.split() for column in columns(out)]
+    heads = [column.split() for column in headings(out)]
     assert ["last", "rmse"] in heads
     assert ["last", "%"] not in heads
     summary = json.loads((table / "r/summary.json").read_text())
