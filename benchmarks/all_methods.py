@@ -202,7 +202,7 @@ def final_runs(options, chosen, pool):
 
 
 def differences(found):
-    """The paired differences from FedAvg in accuracy, in points, with Holm's correction for their number."""
+    """The paired differences from FedAvg in accuracy, in points: the difference, its p, and p with Holm's correction."""
     plain = [100 * each["accuracy"] for each in found["FedAvg"]]
     gains = {
         method: paired([100 * each["accuracy"] for each in runs], plain)
@@ -211,22 +211,28 @@ def differences(found):
     }
     corrected = holm([gain.p() for gain in gains.values()])
     return {
-        method: f"{gain.mean:+.2f} ± {gain.deviation:.2f} ({p_value(p)})"
+        method: [
+            f"{gain.mean:+.2f} ± {gain.deviation:.2f}",
+            p_value(gain.p()),
+            p_value(p, bold=True),
+        ]
         for (method, gain), p in zip(gains.items(), corrected, strict=True)
     }
 
 
-def p_value(p):
-    """A p-value as a reader wants it; resolved ones are bold."""
-    text = "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
-    return f"**{text}**" if p < 0.05 else text
+def p_value(p, bold=False):
+    """A p-value as a reader wants it; resolved ones may be bold."""
+    text = "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+    return f"**{text}**" if bold and p < 0.05 else text
 
 
 def results_table(options, chosen, found):
     """What the methods reach."""
     against = differences(found)
     columns = COLUMNS[options.federation]
-    rows = [["method", "family", "lr", *(c[1] for c in columns), "against FedAvg"]]
+    rows = [
+        ["method", "family", "lr", *(c[1] for c in columns), "against FedAvg", "p", "corrected"]
+    ]
     for method, runs in found.items():
         numbers = [
             cell([one[key] for one in runs], *rest) if all(key in one for one in runs) else ""
@@ -235,7 +241,7 @@ def results_table(options, chosen, found):
         family = METHODS[method]["family"]
         lr = f"{chosen[method]:g}"
         edge = "" if chosen[method] == LEARNING_RATES[1] else "*"
-        rows.append([method, family, lr + edge, *numbers, against.get(method, "")])
+        rows.append([method, family, lr + edge, *numbers, *against.get(method, [""] * 3)])
     return rows
 
 
