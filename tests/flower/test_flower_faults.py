@@ -1,6 +1,7 @@
 """Faults with real processes: nothing is lost or counted twice."""
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from chronofed.flower.keys import make_keys
 from chronofed.flower.local import LocalFederation
 from chronofed.runs import RunDirectory
+from chronofed.runs.checkpoint import load_latest
 from tests.helpers.trial import (
     NEEDS_FLOWER,
     Trial,
@@ -109,7 +111,8 @@ if place and place[0] == 1 and first(f"raised-{place[1]}"):
     assert set(kinds(trial.run)) == {"started", "joined", "failed", "finished"}
 
 
-def test_hostile_answers_are_refused_and_never_aggregated(federation, tmp_path):
+def test_hostile_answers_are_refused_or_clipped(federation, tmp_path):
+    """What is refused is never aggregated; what is only large is scaled down to the limit first."""
     trial = Trial(tmp_path, federation, small())
     trial.program(
         "client",
@@ -124,6 +127,8 @@ if place and place[0] == 1:
         upload["delta"] = delta[:-1].clone()
     elif place[1] == 2:
         upload["delta"] = 100 * delta
+    elif place[1] == 3:
+        upload["delta"] = 2e6 * delta / delta.norm()
     reply = changed(request, reply, upload=upload)
 """
         ),
@@ -131,11 +136,25 @@ if place and place[0] == 1:
     trial.submit()
     trial.finish()
     refused = trial.events("refused")
-    assert [(e["client"], e["round"]) for e in refused] == [(1, 0), (1, 1), (1, 2)]
-    for event, reason in zip(refused, ("not finite", "shape", "norm"), strict=True):
+    assert [(e["client"], e["round"]) for e in refused] == [(1, 0), (1, 1), (1, 3)]
+    for event, reason in zip(refused, ("not finite", "shape", "(max_norm)"), strict=True):
         assert reason in event["reason"]
+    (clipped,) = trial.events("clipped")
+    assert (clipped["client"], clipped["round"]) == (1, 2)
+    norm, usual = (
+        float(re.search(rf"{words} ([\d.e+-]+)", clipped["reason"])[1])
+        for words in ("upload.delta: norm", "others is")
+    )
+    assert norm > 10 * usual
+    last, complaints = load_latest(trial.run / "checkpoints")
+    assert not complaints
+    assert dict(last.engine["accepted"].tolist()) == {0: 3, 1: 2, 2: 3}
+    # The largest norm that was aggregated from the hostile client is the limit itself.
+    peaks = dict(last.engine["train upload.delta"].tolist())
+    assert peaks[1] == pytest.approx(10 * usual, rel=0.01)
+    assert all(t.isfinite().all() for t in last.server.values())
     assert rounds_done(trial.run) == 4
-    assert set(kinds(trial.run)) == {"started", "joined", "refused", "finished"}
+    assert set(kinds(trial.run)) == {"started", "joined", "refused", "clipped", "finished"}
 
 
 def test_a_client_slower_than_the_round_timeout_is_missing_and_its_late_answer_dropped(

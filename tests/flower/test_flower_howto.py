@@ -1,6 +1,6 @@
 """The commands of the how-to for three machines, with folders of this machine in place of machines.
 
-Differences from the page: host name and port, folders, and ``cp`` for ``scp``.
+Differences from the page: host name, address and port, folders, and ``cp`` for ``scp``.
 """
 
 import os
@@ -55,6 +55,7 @@ class Machines:
 
     def start_hub(self, command: str) -> None:
         here = command.replace("hub.example.org", f"127.0.0.1 --port {free_port()}")
+        here = re.sub(r"--listen \S+", "--listen 127.0.0.1", here)
         self.start("server", "hub", f"{here} --join-timeout 300")
         wait((self.hub / "registered.json").exists, what="the hub")
 

@@ -86,12 +86,18 @@ class InProcess:
         self.client_states = {}
         self.clients = [make_node(node, {}, app) for node in nodes]
         self.writer = OrderWriter("00c0ffee", fingerprint)
+        self.accepted = {}
 
     def map(self, method, orders, plan):
         for order in orders:
-            message = self.clients[order.client].answer(self.writer.write(order, "train")[1])
-            assert read_reply(message).error == ""
-            yield read_result(read_reply(message), message.body)
+            # A client keeps its new state once it is told that its reply was accepted.
+            accepted = self.accepted.get(order.client, -1)
+            request = self.writer.write(order, "train", accepted)[1]
+            message = self.clients[order.client].answer(request)
+            reply = read_reply(message)
+            assert (reply.error, reply.held) == ("", accepted)
+            self.accepted[order.client] = order.round
+            yield read_result(reply, message.body)
 
 
 @pytest.fixture(scope="module")
