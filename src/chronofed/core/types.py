@@ -96,7 +96,7 @@ class Objective(Protocol):
     buffers: Vector
     """State that is not trained (BatchNorm's running statistics), flattened; often empty."""
     uses_batch_statistics: bool
-    """Whether a sample's loss in training mode depends on the others in its batch (BatchNorm)."""
+    """True if a sample's loss in training mode depends on the others in its batch (BatchNorm)."""
 
     @property
     def names(self) -> Mapping[str, slice]:

@@ -1,4 +1,4 @@
-"""Which rows train, validate and test.
+"""Split of rows into training, validation and test.
 
 Within every client and period, ``random`` draws single rows, and ``blocks`` takes rows that follow each other.
 ``latest`` takes the last periods of all clients. ``gap`` rows of the same client beside held-out rows are left

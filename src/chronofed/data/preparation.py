@@ -116,7 +116,7 @@ class Preparation(Config):
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What earlier training has settled about a table, and later rows must not change.
+    """Choices of earlier training about a table, which later rows must not change.
 
     Attributes:
         preparation: How columns became features and classes; by default it is fitted.

@@ -162,7 +162,7 @@ class LocalEngine(ABC):
     max_workers: ClassVar[int | None] = None
     """Most workers that the engine can use; ``None`` for any number."""
     clustered: ClassVar[bool] = False
-    """Whether it uses several machines; then it is built with the keyword argument ``cluster``, too."""
+    """True if it uses several machines; then it is built with the keyword argument ``cluster``, too."""
     summary: ClassVar[str] = ""
     """The way it runs clients, in a few words; recorded as the reason when ``auto`` chooses it."""
 

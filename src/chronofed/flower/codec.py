@@ -42,7 +42,7 @@ TEACHER_TENSORS = ("params", "buffers", "classes")
 
 
 class TeacherSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a header says about a teacher; its tensors are in the body.
+    """A teacher in a header; its tensors are in the body.
 
     Attributes:
         weight: Weight of its distillation loss.
@@ -56,7 +56,7 @@ class TeacherSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PastSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a header says about the surrogate of the past; its tensors are in the body.
+    """The surrogate of the past in a header; its tensors are in the body.
 
     Attributes:
         present: Weight of the present.
@@ -74,7 +74,7 @@ class PastSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OrderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a header says about an order; its tensors are in the body.
+    """An order in a header; its tensors are in the body.
 
     Attributes:
         weights: Round weights.

@@ -56,7 +56,7 @@ class KnownNode(Config):
 
 
 class NodeSettings(Config):
-    """What a node must know, in the ``node.json`` of the folder that is carried to its machine.
+    """Settings of a node, in the ``node.json`` of the folder that is carried to its machine.
 
     Attributes:
         name: Its name.
@@ -92,7 +92,7 @@ class Hub:
 
     @property
     def exists(self) -> bool:
-        """Whether it has been made."""
+        """True if it has been made."""
         return (self.path / SETTINGS).exists()
 
     def check(self) -> None:

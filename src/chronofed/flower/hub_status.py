@@ -1,4 +1,4 @@
-"""What an operator wants to know of a hub: nodes, rounds, refusals, and when the run will end."""
+"""Status of a hub for its operator: nodes, rounds, refusals, and when the run will end."""
 
 import json
 import time
@@ -22,7 +22,7 @@ RECENT = 10
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """What is known of a node.
+    """Status of a node.
 
     Attributes:
         name: Its name.
@@ -43,7 +43,7 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class HubStatus:
-    """What is known of a hub.
+    """Status of a hub.
 
     Attributes:
         state: State of the run.

@@ -137,7 +137,7 @@ class Train(Config):
 
 
 class Local(Protocol):
-    """What a backbone may use of a client in a round.
+    """Everything that a backbone may use of a client in a round.
 
     A method declared :func:`~chronofed.core.stacking.stacked` may get many clients at once: parameters and
     gradients are then ``(clients, d)``, and what only a single client can compute raises an error.
@@ -150,7 +150,7 @@ class Local(Protocol):
 
     @property
     def train(self) -> Train:
-        """How to train."""
+        """Settings of training."""
         ...
 
     @property

@@ -217,7 +217,7 @@ class Teacher:
 
 @dataclass(frozen=True, slots=True)
 class LossTerms:
-    """What a local loss changes about the loss of single samples.
+    """Changes that a local loss makes to the loss of single samples.
 
     Attributes:
         offset: Numbers that are added to all logits, ``(classes,)``.

@@ -1,4 +1,4 @@
-"""What teachers add to a local gradient: distillation on the samples of training."""
+"""Teachers in a local gradient: distillation on the samples of training."""
 
 from collections.abc import Sequence
 

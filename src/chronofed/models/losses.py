@@ -28,7 +28,7 @@ class Loss(Kind):
     task: ClassVar[TaskName | None] = None
     """The task that it is made for; ``None`` for both."""
     by_class: ClassVar[bool] = False
-    """Whether it is a sum over classes, each with a sigmoid of its own; a teacher may then replace labels."""
+    """True if it is a sum over classes, each with a sigmoid of its own; a teacher may then replace labels."""
 
     @abstractmethod
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which client followed which of several global models, and since when."""
+"""Table of clients and the global models that they followed, and since when."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias

@@ -22,7 +22,7 @@ CURVE = 24
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What there is to know about a run without its data.
+    """Status of a run, without its data.
 
     Attributes:
         view: The run.

@@ -23,7 +23,7 @@ _ORDER = ("last_forgetting", "anytime", "last")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found.
+    """Findings of a comparison.
 
     Attributes:
         headline: One sentence.

@@ -41,7 +41,7 @@ class FormatError(RunError):
 
 @dataclass(frozen=True, slots=True)
 class RunPoint:
-    """What a checkpoint says about its run.
+    """Description of the run in a checkpoint.
 
     Attributes:
         records: Size in bytes and digest of every lasting record when the snapshot was taken, by file name.

@@ -32,7 +32,7 @@ from chronofed.runs.spec import Experiment, on_engine
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """How to go on.
+    """Plan of an extension.
 
     Attributes:
         file: File with newer rows, or with the whole table; by default the run's own files, which have grown.

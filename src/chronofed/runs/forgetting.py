@@ -72,7 +72,7 @@ class Proof(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be forgotten.
+    """Clients and samples to forget.
 
     Attributes:
         clients: Numbers of clients.

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Start:
-    """Where a run continues, and what is wrong with its files.
+    """Point at which a run continues, and faults of its files.
 
     Attributes:
         snapshot: The snapshot to continue from; ``None`` for the beginning.

@@ -15,7 +15,7 @@ from chronofed.runs.spec import Experiment
 RunOutcome: TypeAlias = dict[str, Any] | ChronofedError
 """The summary of a run, or the error that stopped it."""
 News: TypeAlias = runner.Progress | logging.LogRecord
-"""What a run tells before its outcome."""
+"""News of a run before its outcome."""
 OnRound: TypeAlias = Callable[[int, runner.Progress], None]
 OnEnd: TypeAlias = Callable[[int, RunOutcome], None]
 

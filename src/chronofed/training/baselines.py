@@ -1,4 +1,4 @@
-"""What a result is compared with: predictions of the next period that need no federation.
+"""Baselines of a result: predictions of the next period that need no federation.
 
 Every baseline knows what the federation knew after a period, and is scored on the same rows of the next one. A
 pure function of data, scenario, training settings and seed, so a run that is stopped computes it again.

@@ -149,7 +149,7 @@ class EvaluationContext:
 
     @property
     def choices(self) -> dict[str, Any]:
-        """What the method chose by itself, and why; empty if there was nothing to choose."""
+        """Choices that the method made by itself, and why; empty if there was nothing to choose."""
         head = self.method.head
         found = {} if head is None else head.why(self.snapshot.server)
         if not found:

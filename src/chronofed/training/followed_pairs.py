@@ -1,4 +1,4 @@
-"""Which pairs of client and data set are followed: all, or a random sample of those seen so far."""
+"""Pairs of client and data set to follow: all, or a random sample of those seen so far."""
 
 import heapq
 from dataclasses import dataclass, field

@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from chronofed.training.paired import SIGNIFICANCE, Paired, student
+from chronofed.training.paired import SIGNIFICANCE, Paired, student_quantile
 
 POWER = 0.8
 """Chance with which a difference must be resolved to count as one that could have been."""
@@ -28,13 +28,7 @@ def limit(freedom: int, p: float = SIGNIFICANCE) -> float:
     >>> [round(limit(freedom), 3) for freedom in (1, 2, 4, 30)]
     [12.706, 4.303, 2.776, 2.042]
     """
-    low, high = 0.0, 1.0
-    while student(high, freedom) > p:
-        high *= 2
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if student(middle, freedom) > p else (low, middle)
-    return high
+    return student_quantile(p, freedom)
 
 
 def chance(difference: float, deviation: float, pairs: int, p: float = SIGNIFICANCE) -> float:

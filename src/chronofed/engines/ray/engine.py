@@ -73,7 +73,7 @@ class RayEngine(WholeRounds):
 
     @property
     def traffic(self) -> Exchanged:
-        """What travelled between driver and workers in the latest exchange."""
+        """Traffic between driver and workers in the latest exchange."""
         return self._pool.exchanged
 
     def close(self) -> None:

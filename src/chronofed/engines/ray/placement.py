@@ -1,4 +1,4 @@
-"""Which worker has which client's state, in which version."""
+"""Places of client states: their worker and their version."""
 
 from collections.abc import Iterable, MutableMapping
 from typing import Any
@@ -8,7 +8,7 @@ from chronofed.clients.state import ClientState
 
 
 class Placement:
-    """What workers keep of the client states of the driver.
+    """Copies that workers keep of the driver's client states.
 
     A worker may keep a state only until the driver's is replaced: by the client's next one, by a deletion, or
     by another run's. Then it is stale, and must be forgotten.

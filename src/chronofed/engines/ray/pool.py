@@ -29,7 +29,7 @@ MOST_DEATHS = 3
 
 @dataclass(slots=True)
 class Exchanged:
-    """What travelled between driver and workers in one exchange.
+    """Traffic between driver and workers in one exchange.
 
     Attributes:
         down_bytes: To the workers; what orders have in common counts once a node.

@@ -1,4 +1,4 @@
-"""Which worker serves which clients next: every client has its own worker, and idle workers help out."""
+"""Queues of clients: every client has its own worker, and idle workers help out."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence

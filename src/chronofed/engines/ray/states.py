@@ -1,4 +1,4 @@
-"""What changed in a client's state: items that both sides have already need not travel."""
+"""Changes of a client's state: items that both sides have already need not travel."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

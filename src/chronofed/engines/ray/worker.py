@@ -28,7 +28,7 @@ SMALL_BYTES = 2**16
 Between large tensors that come and go, small ones that stay would leave gaps, too small for the next large one.
 """
 Common: TypeAlias = tuple[Exchange, Method, Order, bool]
-"""What all orders of an exchange share, and whether workers add up what a batch uploads."""
+"""The part that all orders of an exchange share, and whether workers add up the uploads of a batch."""
 Reply: TypeAlias = tuple[Result, Change | None] | Exception | None
 """A client's result and what changed in its state; an error; or nothing if its state is not here."""
 

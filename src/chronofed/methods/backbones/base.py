@@ -94,7 +94,7 @@ def total(uploads: Uploads, key: str) -> Vector:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What the server may use to refine its model after a round.
+    """Everything that the server may use to refine its model after a round.
 
     Attributes:
         objective: A model of the server's own, with the buffers of the new model.
@@ -124,14 +124,14 @@ class Backbone(Kind, kw_only=True):
     """
 
     stateful: ClassVar[bool] = False
-    """Whether clients keep state, and so must come back."""
+    """True if clients keep state, and so must come back."""
     reference: ClassVar[str] = ""
     """The paper that introduced the method."""
 
     two_phase: ClassVar[bool] = False
-    """Whether every round starts with an extra exchange (:meth:`prepare`, :meth:`begin`)."""
+    """True if every round starts with an extra exchange (:meth:`prepare`, :meth:`begin`)."""
     fixed_data: ClassVar[bool] = False
-    """Whether it assumes that a client's data do not change; if they do, its state becomes stale."""
+    """True if it assumes that a client's data do not change; if they do, its state becomes stale."""
     upload_keys: ClassVar[tuple[str, ...]] = ("delta",)
     """All entries of a client's uploads in a round; an entry that is not named here cannot be clipped."""
     nonnegative: ClassVar[tuple[str, ...]] = ()
@@ -139,21 +139,21 @@ class Backbone(Kind, kw_only=True):
     curvatures: ClassVar[tuple[str, ...]] = ()
     """The entries of uploads that are curvatures, or products of them; they differ widely between clients."""
     private: ClassVar[bool] = False
-    """Whether it guarantees differential privacy, so that nothing else may leave a client."""
+    """True if it guarantees differential privacy, so that nothing else may leave a client."""
     refines: ClassVar[bool] = False
-    """Whether the server goes on with the model after every round (:meth:`refine`)."""
+    """True if the server goes on with the model after every round (:meth:`refine`)."""
     needs_samples: ClassVar[bool] = False
-    """Whether :meth:`refine` needs unlabelled samples on the server (``server_data``)."""
+    """True if :meth:`refine` needs unlabelled samples on the server (``server_data``)."""
     names_clients: ClassVar[bool] = False
-    """Whether it must know which client sent an upload, so that a private backbone cannot hide it."""
+    """True if it must know which client sent an upload, so that a private backbone cannot hide it."""
     needs_each: ClassVar[bool] = False
-    """Whether it needs every upload and not only their mean, which is all that a private one has."""
+    """True if it needs every upload and not only their mean, which is all that a private one has."""
     sends_model: ClassVar[bool] = True
-    """Whether the ``params`` that a client was sent plus its ``delta`` are its model after training."""
+    """True if the ``params`` that a client was sent plus its ``delta`` are its model after training."""
     needs_models: ClassVar[bool] = False
-    """Whether :meth:`refine` needs the model of every client, so that uploads must be as above."""
+    """True if :meth:`refine` needs the model of every client, so that uploads must be as above."""
     several_models: ClassVar[bool] = False
-    """Whether clients follow different models, of which ``params`` is only one."""
+    """True if clients follow different models, of which ``params`` is only one."""
 
     server_lr: Positive = 1.0
 

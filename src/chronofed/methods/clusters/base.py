@@ -27,7 +27,7 @@ class Assignment(Kind):
     stateful: ClassVar[bool] = True
     """Clients must come back, since they keep the number of the model that they follow."""
     asks: ClassVar[bool] = False
-    """Whether every round begins with an exchange in which clients answer, and so by name."""
+    """True if every round begins with an exchange in which clients answer, and so by name."""
     upload_keys: ClassVar[tuple[str, ...]] = ()
     """The entries of uploads that it adds, but for whole numbers."""
     reference: ClassVar[str] = ""

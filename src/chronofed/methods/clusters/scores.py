@@ -33,7 +33,7 @@ MEASURED = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What a client found on new data: its weight, its data set, and the score of every model by place."""
+    """A client's findings on new data: its weight, its data set, and the score of every model by place."""
 
     weight: float
     key: int

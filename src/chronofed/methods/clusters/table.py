@@ -1,4 +1,4 @@
-"""Who follows which of several models: the server's table, and a working copy of it.
+"""Assignment of clients to several models: the server's table, and a working copy of it.
 
 A model has a place in the table, ``0 .. models - 1``, and a number that no other model of the run ever has. A
 place without a model has the number -1. A client that follows no model has the place -1; it gets the main

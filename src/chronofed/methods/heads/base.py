@@ -19,9 +19,9 @@ from chronofed.methods.layers import Layer, matrix_layers
 SUMS = "head_sums"
 """The entry of an upload with a client's sums."""
 BODY = "head_body"
-"""What clients are sent besides the model that they train: the model whose features count."""
+"""Entry that clients are sent besides the model that they train: the model whose features count."""
 JUDGED = "head_judged"
-"""What clients say about the models that could be served."""
+"""Entry in which clients answer about the models that could be served."""
 SOLVED = "head_solved"
 """The last layer that clients are sent to test."""
 PLACE, SQUARES, SCORES, SEEN = "head_place", "head_squares", "head_scores", "head_seen"
@@ -73,7 +73,7 @@ class Head(Kind):
     """The task that it is made for; ``None`` for both."""
 
     judges: ClassVar[bool] = False
-    """Whether clients test several models before they train (:meth:`judge`)."""
+    """True if clients test several models before they train (:meth:`judge`)."""
 
     decay: Fraction | Literal["auto"] = "auto"
     shrinkage: Fraction | Literal["oas"] = "oas"

@@ -68,12 +68,12 @@ class Memory(Kind):
     constants: ClassVar[tuple[str, ...]] = ()
     """Entries of a record that depend on the model alone, so that they are the same for every client."""
     synthetic: ClassVar[bool] = False
-    """Whether it replays synthetic samples, so that BatchNorm must be refreshed after training."""
+    """True if it replays synthetic samples, so that BatchNorm must be refreshed after training."""
     teaches: ClassVar[bool] = False
-    """Whether it recalls teachers (:class:`~chronofed.methods.surrogate.Teacher`)."""
+    """True if it recalls teachers (:class:`~chronofed.methods.surrogate.Teacher`)."""
 
     previews: ClassVar[bool] = False
-    """Whether it notes something of the present before training (:meth:`preview`)."""
+    """True if it notes something of the present before training (:meth:`preview`)."""
 
     def check(self, objective: Objective, params: Vector, samples: Samples) -> None:
         """Raise :class:`~chronofed.core.errors.SpecError` before training if it does not fit the model."""

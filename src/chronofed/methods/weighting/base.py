@@ -42,7 +42,7 @@ class RoundWeights(Kind):
     """Split a weight of one between the present and the recalled rounds."""
 
     probes: ClassVar[bool] = False
-    """Whether clients must report what :meth:`update` needs (one more gradient of the present data a round)."""
+    """True if clients must report what :meth:`update` needs (one more gradient of the present data a round)."""
 
     @abstractmethod
     def __call__(self, timeline: Timeline) -> Weights:

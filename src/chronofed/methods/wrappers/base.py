@@ -34,7 +34,7 @@ class Computed(_Inner):
 
 
 class Added(_Inner):
-    """What the inner backbone declares, and more names.
+    """Declaration of the inner backbone, and more names.
 
     Args:
         names: The wrapper's own.

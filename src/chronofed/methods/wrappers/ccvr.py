@@ -20,7 +20,7 @@ COUNTS, FEATURES, PRODUCTS = "class_counts", "class_features", "class_products"
 DUE = "ccvr_due"
 """Has one entry in a round in which the head is refitted, and none in others."""
 CHANGE = "ccvr_change"
-"""What the last refit added to the model, which the next round takes back."""
+"""Change of the model by the last refit, which the next round takes back."""
 
 
 class Ccvr(ClientWrapper, tag="ccvr"):

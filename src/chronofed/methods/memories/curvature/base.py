@@ -51,7 +51,7 @@ class Curvature(Kind):
     """
 
     nonnegative: ClassVar[bool] = False
-    """Whether no estimate is ever negative, so that a memory need not keep what clamping takes."""
+    """True if no estimate is ever negative, so that a memory need not keep what clamping takes."""
 
     @abstractmethod
     def expand(self, loss: MeanLoss, generator: Generator) -> tuple[Vector, Vector]:
