@@ -277,4 +277,5 @@ def test_models_that_clients_follow_are_colours_with_names(tab, report):
     assert "client 1, round 8" in page.locator(".tooltip").inner_text()
     assert "none" in page.locator(".tooltip").inner_text()
     page.locator("#clusters details summary").click()
+    page.locator("#clusters details tbody tr").first.wait_for()  # built after it was opened
     assert "model 2" in page.locator("#clusters details").inner_text()

@@ -217,6 +217,7 @@ def test_the_headline_is_the_verdict(tab, two):
         if mark.count():
             assert mark.get_attribute("data-resolved") == str(d.resolved).lower()
     page.locator(".differences details summary").click()
+    page.locator(".differences tbody tr").first.wait_for()  # built after it was opened
     rows = page.locator(".differences tbody tr").all_inner_texts()
     for d, row in zip(judged.differences, rows, strict=True):
         assert row.split("\t")[1] == d.signed
