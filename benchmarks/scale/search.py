@@ -1,7 +1,7 @@
 """Search the setting of the paper's tables that two cores can afford; one JSON line for every finished trial.
 
-Trials run one after another in this process, with one thread, and resume where they were stopped. A trial whose
-line is in the results is not run again. A trial that is at chance after a quarter of its rounds is given up. See ``search.toml`` for the trials, and ``README.md`` for what they showed.
+Trials run one after another in this process, with one thread, and resume where they were stopped; a second process may
+run another method (``--method``). A trial whose line is in the results is not run again. A trial that is at chance after a quarter of its rounds is given up. See ``search.toml`` for the trials, and ``README.md`` for what they showed.
 """
 
 import argparse
@@ -125,9 +125,11 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True, help="folder of the run directories")
     parser.add_argument("--trials", type=Path, default=HERE / "search.toml")
     parser.add_argument("--results", type=Path, default=HERE / "search.jsonl")
+    parser.add_argument("--method", help="only this method of the trials")
+    parser.add_argument("--trial", nargs="*", help="only these trials")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    while todo := pending(options.trials, options.results):
+    while todo := pending(options.trials, options.results, options.method, options.trial):
         # One at a time, and the file is read again: trials may be added while others run.
         trial, method, key, experiment = todo[0]
         print(f"{trial}, {method}: {len(todo)} to do", flush=True)
@@ -137,13 +139,16 @@ def main() -> None:
         append_line(options.results, json.dumps(line).encode())
 
 
-def pending(trials_file: Path, results: Path) -> list[tuple[str, str, str, Experiment]]:
+def pending(
+    trials_file: Path, results: Path, only: str | None = None, named: list[str] | None = None
+) -> list[tuple[str, str, str, Experiment]]:
     """Return the trials without a line, in the order of the file."""
     lines = results.read_text().splitlines() if results.exists() else []
     done = {json.loads(line)["spec"] for line in lines}
     found = []
     for trial, method, table in trials(toml.load(trials_file)):
-        if (key := fingerprint(table)) not in done:
+        wanted = only in {None, method} and (not named or trial in named)
+        if wanted and (key := fingerprint(table)) not in done:
             experiment = from_table({"name": f"{trial}, {method}", **table}, Experiment)
             found.append((trial, method, key, experiment))
     return found
