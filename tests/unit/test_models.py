@@ -38,6 +38,7 @@ SMALL = [
     (ResNet18(4, "none"), COLOUR),
     (ResNetCifar(8, 4, "batch"), COLOUR),
     (ResNetCifar(14, 4, "group"), GREY),
+    (ResNetCifar(8, 4, "group", stride=2), COLOUR),
 ]
 
 
@@ -65,6 +66,7 @@ def images(*shape: int) -> torch.Tensor:
         (ResNet18(norm="none"), COLOUR, 10, 11_173_962 - 4_800),  # a bias for each scale and shift
         # He et al. (2016) count 0.27 million for 20 layers and 0.85 for 56.
         (ResNetCifar(), COLOUR, 10, 78_042),
+        (ResNetCifar(stride=2), COLOUR, 10, 78_042),
         (ResNetCifar(14), COLOUR, 10, 78_042 + 97_216),
         (ResNetCifar(20), COLOUR, 10, 78_042 + 2 * 97_216),
         (ResNetCifar(56), COLOUR, 10, 78_042 + 8 * 97_216),
@@ -153,6 +155,16 @@ def test_small_resnets_have_three_stages_and_six_n_plus_two_layers(depth, blocks
     wide = [m for m in model.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3)]
     assert len(wide) + 1 == depth
     assert model.embed(images(2, *COLOUR)).shape == (2, 16)
+
+
+@pytest.mark.parametrize(("stride", "sides"), [(1, [32, 16, 8]), (2, [16, 8, 4])])
+def test_stride_of_the_first_convolution_sets_the_resolution_of_all_stages(stride, sides):
+    model = ResNetCifar(8, 4, stride=stride).build(COLOUR, 10)
+    seen = []
+    for name in model.stages:
+        model.get_submodule(name).register_forward_hook(lambda _, __, out: seen.append(out.shape[-1]))
+    model(images(2, *COLOUR))
+    assert seen == sides
 
 
 @pytest.mark.parametrize(("width", "groups"), [(64, 32), (32, 16), (8, 4), (6, 1), (5, 1), (1, 1)])

@@ -141,14 +141,22 @@ class ResNet(nn.Module):
         classes: Number of logits.
         stages: Number of stages; their names are the usual ones, ``layer1`` and so on.
         blocks: Basic blocks of a stage.
+        stride: Stride of the first convolution.
     """
 
     def __init__(
-        self, channels: int, width: int, norm: Norm, classes: int, stages: int = 4, blocks: int = 2
+        self,
+        channels: int,
+        width: int,
+        norm: Norm,
+        classes: int,
+        stages: int = 4,
+        blocks: int = 2,
+        stride: int = 1,
     ) -> None:
         super().__init__()
         self.scale = Scale()
-        self.conv1 = _conv(channels, width, 3, 1, norm)
+        self.conv1 = _conv(channels, width, 3, stride, norm)
         self.norm1 = _norm(norm, width)
         self.stages = tuple(f"layer{number}" for number in range(1, stages + 1))
         inputs = width

@@ -110,7 +110,8 @@ def _expression(about: ModelDescription, network: nn.Module) -> str:
         fields = {name: getattr(model, name) for name in model.__struct_fields__}
         return f"{OWN}(**{fields!r}).build({about.shape!r}, {about.outputs})"
     if isinstance(model, ResNet18 | ResNetCifar) and isinstance(network, ResNet):
-        sizes = f"stages={len(network.stages)}, blocks={len(network.get_submodule('layer1'))}"  # type: ignore[arg-type]
+        blocks = len(network.get_submodule("layer1"))  # type: ignore[arg-type]
+        sizes = f"{len(network.stages)}, {blocks}, {network.conv1.stride[0]}"
         return f"ResNet({about.shape[0]}, {model.width}, {model.norm!r}, {about.outputs}, {sizes})"
     if isinstance(network, Classifier):
         return _classifier(network)
