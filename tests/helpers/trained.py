@@ -21,7 +21,10 @@ ABOUT = {
         model=ResNet18(width=4), shape=(3, 8, 8), dtype="uint8", classes=CLASSES
     ),
     "group": ModelDescription(
-        model=ResNetCifar(14, 4, "group", stride=2), shape=(3, 16, 16), dtype="uint8", classes=CLASSES
+        model=ResNetCifar(14, 4, "group", stride=2),
+        shape=(3, 16, 16),
+        dtype="uint8",
+        classes=CLASSES,
     ),
 }
 

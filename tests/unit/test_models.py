@@ -162,7 +162,9 @@ def test_stride_of_the_first_convolution_sets_the_resolution_of_all_stages(strid
     model = ResNetCifar(8, 4, stride=stride).build(COLOUR, 10)
     seen = []
     for name in model.stages:
-        model.get_submodule(name).register_forward_hook(lambda _, __, out: seen.append(out.shape[-1]))
+        model.get_submodule(name).register_forward_hook(
+            lambda _, __, out: seen.append(out.shape[-1])
+        )
     model(images(2, *COLOUR))
     assert seen == sides
 
