@@ -1,6 +1,6 @@
 """Estimate the minutes of every table at a scale from a few rounds of each row; one JSON line for each.
 
-    python benchmarks/scale/budget.py --scale medium --data FOLDER > benchmarks/scale/budget.jsonl
+    python benchmarks/scale/budget.py --data FOLDER > benchmarks/scale/budget.jsonl
 
 CPU time of one process with one thread, so that the estimate holds for one run at a time on one core, and two runs
 beside each other on two. Cells that an earlier table trains already are not counted again. ``--table`` makes the
@@ -114,7 +114,7 @@ def table(lines: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Measure, or make the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--scale", default="medium")
+    parser.add_argument("--scale", default="cpu")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--table", action="store_true", help="print the table of what was measured")
     options = parser.parse_args()

@@ -71,6 +71,15 @@ def test_what_a_scale_says_about_a_column_comes_after_the_column(mini):
     assert rates["early", "FedAvg"] == 0.05
 
 
+def test_a_setting_of_one_cell_comes_last(mini):
+    """A rate that was tuned for one row in one column leaves all other cells alone."""
+    tuned = "cells = { CFL = { late = { train = { lr = 0.9 } } } }"
+    recipe = load(mini(MINI.replace("rows = { CFL = { train = { lr = 0.2 } } }", tuned)))
+    rates = {(c.column, c.row): c.experiment.train.lr for c in recipe.cells("small", [0])}
+    assert rates.pop(("late", "CFL")) == 0.9
+    assert rates == {("early", "FedAvg"): 0.05, ("early", "CFL"): 0.05, ("late", "FedAvg"): 0.5}
+
+
 def test_cells_are_base_scale_column_and_row_together(mini):
     recipe = load(mini())
     cells = list(recipe.cells("small", [3, 4]))
@@ -142,6 +151,8 @@ def test_a_recipe_takes_from_another_what_it_does_not_say(mini):
         ('exclude = ["late"]', 'exclude = ["noon"]', "scales.large.exclude: no column 'noon'"),
         ("rows = { CFL", "rows = { SGD", "scales.small.rows: no row 'SGD'"),
         ("columns = { late", "columns = { noon", "scales.small.columns: no column 'noon'"),
+        ("columns = { late", "cells = { SGD", "scales.small.cells: no row 'SGD'"),
+        ("columns = { late", "cells.CFL = { noon", "scales.small.cells.CFL: no column 'noon'"),
         ("size = 7", "sise = 7", "CFL, early: method.memory.sise: unknown key"),
         ("hours = 0.1", "hours = -1", "scales.small"),
         ('kind = "summary-table"', 'kind = "sumary-table"', "view.kind"),

@@ -27,7 +27,7 @@ def budget():
 def test_every_trial_is_a_valid_specification_on_validation_rows(search):
     found = list(search["trials"](toml.load(FOLDER / "search.toml")))
     assert len({search["fingerprint"](table) for _, _, table in found}) == len(found)
-    tables_seeds = {s for name in shipped() for s in load(name).scale("medium").seeds}
+    tables_seeds = {s for name in shipped() for s in load(name).scale("cpu").seeds}
     for trial, method, table in found:
         experiment = from_table(table, Experiment)
         assert experiment.evaluate.on == "validation", (trial, method)
@@ -70,9 +70,9 @@ def test_the_steps_of_a_round_are_those_of_the_clients(search):
 
 
 def test_every_cell_of_the_budget_is_counted_once(budget):
-    counted = sum(len(new) for *_, new in budget["rows"]("medium"))
+    counted = sum(len(new) for *_, new in budget["rows"]("cpu"))
     names = {name for name, _ in budget["ORDER"]}
-    cells = [c for n in names for c in load(n).cells("medium", load(n).scale("medium").seeds)]
+    cells = [c for n in names for c in load(n).cells("cpu", load(n).scale("cpu").seeds)]
     assert counted == len({cell.experiment.fingerprint() for cell in cells})
     # Every recipe that trains is in the order of importance.
     assert len(names) == 9
@@ -86,21 +86,20 @@ def test_the_table_of_the_budget_adds_up(budget):
     assert "| `b` | 6 | 10.0 to 10.0 | 0.5 | 1.5 |" in text
 
 
-def test_the_medium_scale():
+def test_the_scale_of_two_cores():
     """A network that learns, evaluated on a part between, with both readings of the prior."""
-    cells = {(c.row, c.column): c.experiment for c in load("table-baselines").cells("medium", [0])}
+    cells = {(c.row, c.column): c.experiment for c in load("table-baselines").cells("cpu", [0])}
     assert {column for _, column in cells} == {"alpha 0.1", "alpha 0.2", "alpha 0.1, shares"}
     priors = [cells["FedAvg", c].scenario.prior for c in ("alpha 0.1", "alpha 0.1, shares")]
     assert priors == ["symmetric", "shares"]
     for one in cells.values():
-        assert (one.evaluate.sample, one.evaluate.past_at, one.rounds) == (2000, "last", 500)
+        assert (one.evaluate.sample, one.evaluate.past_at, one.rounds) == (2000, "last", 1500)
         assert one.train.schedule.rounds == one.rounds
     methods = load("table-methods")
-    assert methods.headings("medium") == ["Fashion-MNIST", "CIFAR-10", "CIFAR-100"]
-    assert methods.headings("cpu") == ["Fashion-MNIST", "CIFAR-10"]
+    assert methods.headings("cpu") == ["Fashion-MNIST", "CIFAR-10", "CIFAR-100"]
 
 
-@pytest.mark.parametrize("scale", ["medium", "cpu", "paper"])
+@pytest.mark.parametrize("scale", ["cpu", "paper"])
 def test_a_schedule_ends_with_the_run(scale):
     for name in shipped():
         for cell in load(name).cells(scale, [0]):

@@ -30,7 +30,7 @@ HELP = "reproduce the paper's tables and figures"
 
 RUNS = Path("runs") / "paper"
 ARCHIVE = "cells.jsonl.xz"
-SCALES = ("cpu", "medium", "paper")
+SCALES = ("cpu", "paper")
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -86,6 +86,9 @@ def _check_scale(name: str, recipe: Recipe) -> None:
         _known(scale.exclude, recipe.columns, f"{where}.exclude: no column")
         _known(scale.rows, recipe.rows, f"{where}.rows: no row")
         _known(scale.columns, recipe.columns, f"{where}.columns: no column")
+        _known(scale.cells, recipe.rows, f"{where}.cells: no row")
+        for row, cells in scale.cells.items():
+            _known(cells, recipe.columns, f"{where}.cells.{row}: no column")
     list(recipe.cells(name, [0]))
 
 

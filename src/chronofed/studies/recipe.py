@@ -61,6 +61,7 @@ class Scale(Config):
         overrides: Changes to the recipe's base.
         rows: Further changes to single rows, such as a tuned learning rate.
         columns: The same for single columns, applied after those of rows.
+        cells: The same for a row in one column, ``{row: {column: change}}``, applied last.
         exclude: Columns to leave out.
     """
 
@@ -69,6 +70,7 @@ class Scale(Config):
     overrides: dict[str, Any] = msgspec.field(default_factory=dict)
     rows: dict[str, Any] = msgspec.field(default_factory=dict)
     columns: dict[str, Any] = msgspec.field(default_factory=dict)
+    cells: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     exclude: tuple[str, ...] = ()
 
 
@@ -133,6 +135,7 @@ class Recipe(Config):
                 size.rows.get(row, {}),
                 self.columns.get(column, {}),
                 size.columns.get(column, {}),
+                size.cells.get(row, {}).get(column, {}),
                 self.rows[row],
                 {"seed": seed},
             )
