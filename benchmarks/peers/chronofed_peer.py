@@ -163,4 +163,7 @@ def score(task: Task, objective: TorchObjective, params: Vector, buffers: Vector
 
 
 if __name__ == "__main__":
-    main()
+    # Workers of Ray can import ``chronofed_peer.Task``, but not ``__main__.Task``.
+    import chronofed_peer
+
+    chronofed_peer.main()
