@@ -41,7 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("action", choices=actions, help=text)
     text = "tables and figures (see: chronofed paper list), your own recipe files, or: all; for import: files"
     parser.add_argument("names", nargs="*", metavar="NAME", help=text)
-    text = "cpu (smallest), medium (learns enough) or paper (as published) (default cpu)"
+    text = "cpu (minutes a run) or paper (as published) (default cpu)"
     parser.add_argument("--scale", default="cpu", help=text)
     text = "seeds of every run, e.g. 0,1,2 (default: the recipe's)"
     parser.add_argument("--seeds", metavar="LIST", help=text)
