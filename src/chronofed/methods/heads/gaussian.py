@@ -30,7 +30,7 @@ class Gaussian(Head, tag="gaussian"):
     of half a sample.
 
     It helps where a client has few classes: then the last layer swings from round to round towards those that
-    were there, while features stay good. A client sends :math:`C + C k + k (k + 1) / 2 + 1` more numbers for
+    were there, while features stay good. A client sends :math:`C + C k + k (k + 1) / 2 + 2` more numbers for
     *C* classes and *k* features and computes the features once; the server solves a system of size *k*, for
     every decay that it follows.
 
