@@ -54,3 +54,12 @@ def test_a_few_rounds_and_again(tmp_path):
     rows = [line for line in first.stdout.splitlines() if line.startswith("| ")]
     assert sum(row.startswith("| head on the mean |") for row in rows) == 2
     assert len(list(tmp_path.rglob("summary.json"))) == 2 * 2 * 4
+
+
+def test_next_period_figures_have_every_part_with_and_without(heads):
+    import next_period
+
+    found = next_period.heads("rain")
+    assert len(found) == len({str(changes) for changes in found.values()}) == 9
+    assert any("gaussian" in change for change in found["CFL-Core-Set, head on the mean"])
+    assert any("ridge" in change for change in next_period.heads("flights-delay")["FedAvg, head"])
