@@ -125,7 +125,7 @@ def decays(here, rounds, folder):
         method = Method(FedAvg(), head=Gaussian(decay=decay, samples="all"))
         values = [here.accuracy(s.params) for s in here.snapshots(method, rounds)]
         lines.append((f"decay {decay:g}", colour, values))
-    save(curves(lines, "Heads on the last model: too short and too long a memory"), folder, "decay")
+    save(curves(lines, "Heads on the last model, by decay"), folder, "decay")
 
 
 class Without:
