@@ -69,20 +69,20 @@ def headline(path):
     return json.loads((path / "summary.json").read_text())["anytime"]
 
 
-def tune(options, pool, work=cell_of):
+def tune(options, pool, work=cell_of, rates=LEARNING_RATES):
     """Choose a learning rate for each method; those that fail with all of them get the last reason instead."""
     jobs = [
         (options.federation, method, lr, TUNING_SEED, options.data, True, options.folder)
         for method in options.only
-        for lr in LEARNING_RATES
+        for lr in rates
     ]
     found = dict(zip([job[1:3] for job in jobs], pool.map(work, jobs), strict=True))
     chosen = {}
     for method in options.only:
-        tried = {lr: found[method, lr] for lr in LEARNING_RATES}
+        tried = {lr: found[method, lr] for lr in rates}
         scores = {lr: headline(path) for lr, path in tried.items() if isinstance(path, Path)}
         print(method, scores or tried, flush=True)
-        chosen[method] = max(scores, key=scores.get) if scores else tried[LEARNING_RATES[0]]
+        chosen[method] = max(scores, key=scores.get) if scores else tried[rates[0]]
     return chosen
 
 

@@ -1,10 +1,12 @@
-"""Heads, the mean of models, local losses and server steps, against FedAvg and CFL-Core-Set; prints a table.
+"""Heads, the mean of models, local losses and server steps, against FedAvg and CFL-Core-Set; prints tables.
 
     python benchmarks/heads.py shares [--seeds 5] [--jobs 2] [--folder runs/heads] [--only FedAvg head]
+    python benchmarks/heads.py cifar cifar-symmetric --data FOLDER [--rounds 1500]
 
 ``shares`` and ``symmetric``: the images that come with the package in the paper's scenario, with either Dirichlet prior
 (examples/demo.toml). ``stateless``: the same images with new clients in every round. ``cifar``,
-``cifar-symmetric`` and ``cifar-stateless``: the same with CIFAR-10 and a small CNN (its file is in --data FOLDER).
+``cifar-symmetric`` and ``cifar-stateless``: CIFAR-10 as in the paper's tables at the scale ``cpu``: a ResNet-8, short rounds, a
+cosine schedule, core sets of 100 samples.
 
 Every method gets three learning rates, tried on validation rows with a seed that the table does not use. All else is the
 default of every part: decay, shrinkage and prior of a head are chosen by evidence, without test rows. The table shows test
@@ -30,31 +32,53 @@ from chronofed.training.paired import holm, paired
 METHODS = tomllib.loads((Path(__file__).with_suffix(".toml")).read_text())
 COMMON = ["data.validation=0.2", "evaluate.seen=0", "evaluate.periods='off'"]
 NEW_CLIENTS = "scenario={kind='stateless', clients=7, client_alpha=0.2}"
-CIFAR = ["data.name='cifar10'", "model={kind='cnn'}", "scenario.clients=7", "rounds=300"]
+ROUNDS = {"images": 100, "cifar": 1500}
+RATES = {"images": (0.02, 0.05, 0.15), "cifar": (0.1, 0.2, 0.4)}
+# Samples of a core set.
+KEPT = {"images": 20, "cifar": 100}
+# As the scale "cpu" of src/chronofed/studies/recipes/table-baselines.toml.
+CIFAR = [
+    "data.name='cifar10'",
+    "model={kind='resnet-cifar', depth=8, width=16, norm='group', stride=2}",
+    "scenario={kind='subsets', clients=7, subsets=30, client_alpha=0.1}",
+    "evaluate={every=25, seen=0, sample=2000, periods='off'}",
+    "checkpoint={every=250, keep=1}",
+]
+TRAIN = (
+    "train={{batch_size=32, epochs=0.25, schedule={{kind='cosine', rounds={rounds}, final=0.01}}}}"
+)
 FEDERATIONS = {
     "shares": [],
     "symmetric": ["scenario.prior='symmetric'"],
     "stateless": [NEW_CLIENTS],
     "cifar": CIFAR,
     "cifar-symmetric": [*CIFAR, "scenario.prior='symmetric'"],
-    "cifar-stateless": [*CIFAR, NEW_CLIENTS],
+    "cifar-stateless": [*CIFAR[:2], *CIFAR[3:], NEW_CLIENTS],
 }
 
 
-def experiment(federation, method, lr, seed, data, tuning):
+def family(federation):
+    """The data of a federation."""
+    return "cifar" if federation.startswith("cifar") else "images"
+
+
+def experiment(federation, method, lr, seed, data, tuning, rounds=None):
     """The experiment of one run."""
+    kind = family(federation)
+    rounds = rounds or ROUNDS[kind]
+    own = [change.replace("size=20", f"size={KEPT[kind]}") for change in METHODS[method]["set"]]
+    local = [TRAIN.format(rounds=rounds)] if kind == "cifar" else []
     changes = [
         *COMMON,
         *FEDERATIONS[federation],
+        *local,
+        f"rounds={rounds}",
         "method.memory={kind='forget'}",
-        *METHODS[method]["set"],
+        *own,
     ]
     on = ['evaluate.on="validation"'] if tuning else []
     names = [f"train.lr={lr}", f"seed={seed}", f"name='{method}'", 'engine="serial"']
     return load(HERE / "demo.toml", [*changes, *names, *on], data)
-
-
-WORK = partial(cell_of, make=experiment)
 
 
 def figures(path):
@@ -89,7 +113,7 @@ def against(found, reference):
     }
 
 
-def table(options, chosen, pool):
+def table(options, chosen, pool, work):
     """Run all seeds; the rows, the best first."""
     tuned = {method: lr for method, lr in chosen.items() if isinstance(lr, float)}
     jobs = [
@@ -97,7 +121,7 @@ def table(options, chosen, pool):
         for seed in range(options.seeds)
         for method, lr in tuned.items()
     ]
-    paths = list(pool.map(WORK, jobs))
+    paths = list(pool.map(work, jobs))
     for job, path in zip(jobs, paths, strict=True):
         if not isinstance(path, Path):
             raise SystemExit(f"{job[1]}: {path}")
@@ -122,17 +146,21 @@ def table(options, chosen, pool):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("federation", choices=list(FEDERATIONS))
+    parser.add_argument("federations", choices=list(FEDERATIONS), nargs="+")
     parser.add_argument("--data", type=Path, help="folder of data files")
-    parser.add_argument("--only", nargs="*", default=list(METHODS), help="names of methods")
+    parser.add_argument("--only", nargs="*", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--rounds", type=int, help="instead of 100, or 1500 of CIFAR-10")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--folder", type=Path, default=Path("runs/heads"))
     options = parser.parse_args()
+    work = partial(cell_of, make=partial(experiment, rounds=options.rounds))
     with ProcessPoolExecutor(options.jobs) as pool:
-        chosen = tune(options, pool, WORK)
-        lines = table(options, chosen, pool)
-    print("\n".join(lines))
+        for federation in options.federations:
+            options.federation = federation
+            chosen = tune(options, pool, work, RATES[family(federation)])
+            lines = table(options, chosen, pool, work)
+            print("\n".join([f"\n{federation}", "", *lines]), flush=True)
 
 
 if __name__ == "__main__":

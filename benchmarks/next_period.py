@@ -24,17 +24,24 @@ METHODS = {
     "CFL-Core-Set": [],
     "CFL-Regularization": ['method.memory={kind = "taylor"}'],
 }
-HEADS = {
-    "FedAvg": METHODS["FedAvg"],
-    "CFL-Core-Set": METHODS["CFL-Core-Set"],
-    "mean of models": [*METHODS["FedAvg"], 'method.backbone={kind="averaged"}'],
-    "ridge on the mean": [
-        *METHODS["FedAvg"],
-        'method.backbone={kind="averaged"}',
-        'method.head={kind="ridge"}',
-    ],
-    "auto": ['method="auto"'],
-}
+MEAN = ['method.backbone={kind="averaged"}']
+# A regression has one output, which only ridge is for.
+HEAD = {"flights-delay": ['method.head={kind="ridge"}']}
+GAUSSIAN = ['method.head={kind="gaussian"}']
+
+
+def heads(name):
+    """The methods of ``--heads``: with and without memory, mean of models and head."""
+    head, found = HEAD.get(name, GAUSSIAN), {}
+    for memory in ("FedAvg", "CFL-Core-Set"):
+        base = METHODS[memory]
+        found[memory] = base
+        found[f"{memory}, mean of models"] = [*base, *MEAN]
+        found[f"{memory}, head"] = [*base, *head]
+        found[f"{memory}, head on the mean"] = [*base, *MEAN, *head]
+    return {**found, "auto": ['method="auto"']}
+
+
 LEARNING_RATES = {
     "rain": (0.03, 0.1, 0.3),
     "hapt": (0.03, 0.1, 0.3),
@@ -173,8 +180,9 @@ def main():
     options = parser.parse_args()
     if options.heads:
         # Before the pool, whose processes are copies of this one.
+        chosen = heads(options.name)
         METHODS.clear()
-        METHODS.update(HEADS)
+        METHODS.update(chosen)
     with ProcessPoolExecutor(options.jobs) as pool:
         chosen = tune(options.name, options, pool)
         lines, about = table(options.name, options, chosen, pool)

@@ -1,6 +1,6 @@
 """chronofed itself as a contestant: the public ``run`` on an engine, with the same arrays as everybody.
 
-python chronofed_peer.py A --engine auto [--method core-set|reg|reg-32|reg-8] [--full]
+python chronofed_peer.py A --engine auto [--method head|core-set|reg|reg-32|reg-8] [--full]
 """
 
 import argparse
@@ -14,7 +14,19 @@ from protocol import Channel
 from torch import nn
 from workload import CLASSES, WORKLOADS, Workload, check, clients, cohort, initial, layers, probe
 
-from chronofed import CoreSet, FedAvg, Fisher, Forget, Method, Optimal, Taylor, Train, run
+from chronofed import (
+    Averaged,
+    CoreSet,
+    FedAvg,
+    Fisher,
+    Forget,
+    Gaussian,
+    Method,
+    Optimal,
+    Taylor,
+    Train,
+    run,
+)
 from chronofed.core.types import Samples, Vector
 from chronofed.data.dataset import Dataset
 from chronofed.engines.auto import choose
@@ -26,6 +38,7 @@ from chronofed.scenarios.base import Indices, Plan, Visit
 
 METHODS = {
     "fedavg": Method(FedAvg(), Forget()),
+    "head": Method(Averaged(FedAvg()), head=Gaussian()),
     "core-set": Method(FedAvg(), CoreSet(size=20)),
     "reg": Method(
         FedAvg(), Taylor(curvature=Fisher()), Optimal(time_drift_sq=1.0, information_loss_sq=1.0)

@@ -44,6 +44,8 @@ from workload import WORKLOADS, flops
 HERE = Path(__file__).resolve().parent
 ENVIRONMENTS = Path.home() / ".cache" / "chronofed-peers"
 BASELINE = "naive"
+STAMPS = (".complete", ".done")
+"""Files by which install.sh and the project's Makefile mark an environment that is complete."""
 
 
 class ContestantError(RuntimeError):
@@ -197,8 +199,9 @@ def _missing(entry: dict[str, Any], chosen: argparse.Namespace) -> str:
     if not (HERE / entry["script"]).exists():
         return f"{entry['script']} is not there"
     environment = entry["environment"]
-    if environment and not (chosen.environments / environment / ".complete").exists():
-        return f"install.sh has not made {chosen.environments / environment}"
+    home = chosen.environments / environment
+    if environment and not any((home / stamp).exists() for stamp in STAMPS):
+        return f"there is no complete environment {home}: see README.md"
     return ""
 
 

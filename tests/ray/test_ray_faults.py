@@ -143,6 +143,55 @@ def test_a_client_that_brings_down_every_worker_ends_the_round(
     assert same(train_for(STATEFUL, 2, engine=engine, task=watched), train_for(STATEFUL, 2))
 
 
+SCRIPT = """
+import sys
+from chronofed import Classification, Cluster, FedAvg, Method, RayEngine, Subsets, load_data, run
+from chronofed.core.errors import ChronofedError
+
+if __name__ == "__main__":
+    {place}
+    data = load_data("fashion-mnist-mini")
+    scenario = Subsets(clients=2, subsets=2).on(data, seed=0)
+    try:
+        with RayEngine(Task(data), 1, cluster=Cluster(sys.argv[1])) as engine:
+            for snapshot in run(Method(Mine()), scenario, Task(data), rounds=1, engine=engine):
+                print(snapshot.round)
+    except ChronofedError as error:
+        print(error)
+"""
+PARTS = {"Task": "class Task(Classification): pass", "Mine": "class Mine(FedAvg, tag='mine'): pass"}
+HEADER = "from chronofed import Classification, FedAvg\n"
+
+
+@pytest.mark.parametrize("own", ["Task", "Mine", None])
+def test_a_class_of_the_script_is_refused_and_one_of_a_module_is_not(
+    own, workdir, cluster, engines
+):
+    engines(1).close()
+    elsewhere = [code for name, code in PARTS.items() if name != own]
+    (workdir / "parts.py").write_text(HEADER + "\n".join(elsewhere))
+    lines = [
+        f"from parts import {', '.join(name for name in PARTS if name != own)}",
+        PARTS.get(own, ""),
+    ]
+    (workdir / "script.py").write_text(SCRIPT.replace("{place}", "\n    ".join(lines)))
+    done = subprocess.run(
+        [sys.executable, "script.py", cluster.address],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    label = {"Task": "task", "Mine": "method"}.get(own)
+    refused = (
+        f"{label}: {own} is defined in the script that is run, which workers on Ray cannot import; "
+    )
+    assert done.stderr == ""
+    if own is None:
+        assert done.stdout.split() == ["1"]
+    else:
+        assert done.stdout.splitlines()[-1].startswith(refused)
+
+
 def chronofed(*arguments, **options):
     return subprocess.Popen(
         [sys.executable, "-m", "chronofed", *map(str, arguments)],

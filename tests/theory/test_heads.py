@@ -121,7 +121,7 @@ def of_model(snapshot, learned):
 @pytest.mark.parametrize("rho", [0.0, 0.2])
 def test_it_is_the_discriminant_analysis_of_all_data_pooled(decay, rho):
     learned = task()
-    head = Gaussian(decay=decay, shrinkage=rho, prior="recent", by_client=False)
+    head = Gaussian(decay=decay, shrinkage=rho, prior="recent", samples="all")
     found = of_model(last_of(Method(head=head), learned), learned)
     weight, bias, _ = analysis(*pooled(decay=decay), rho)
     want = probabilities(weight, bias, learned.data.test.x.numpy())
@@ -157,8 +157,52 @@ def test_shrinkage_by_formula():
     )
 
 
+@pytest.mark.parametrize(
+    ("head", "train", "want"),
+    [
+        (Gaussian(), Train(epochs=1), 5),
+        (Gaussian(), Train(epochs=0.25), 2),
+        (Gaussian(), Train(steps=2, batch_size=16), 4),
+        (Gaussian(), Train(epochs=30), 40),
+        (Gaussian(), Train(batch_size="full", epochs=2), 10),
+        (Gaussian(decay=1.0), Train(epochs=1), 40),
+        (Gaussian(decay=1.0, by_client=True, prior="seen"), Train(epochs=1), 40),
+        (Gaussian(samples="all"), Train(epochs=1), 40),
+        (Gaussian(samples=12), Train(epochs=1), 12),
+        (Gaussian(samples=99, decay=1.0), Train(epochs=1), 40),
+    ],
+)
+def test_some_samples_are_drawn(head, train, want):
+    samples = Samples(torch.arange(40.0), torch.arange(40))
+    found = [head.drawn(samples, train, torch.Generator().manual_seed(k)).y for k in range(20)]
+    assert {len(set(y.tolist())) for y in found} == {want}
+    assert all(torch.equal(y, y.sort().values) for y in found)
+    assert torch.equal(torch.cat(found).unique(), samples.y) == (want * 20 > 100)
+
+
+def test_some_samples_stand_for_all():
+    """Sums of some are those of all on average; their counts are exact, and they are worth fewer."""
+    head, objective = Gaussian(samples=4), task().objective()
+    every = task().data.train[torch.arange(20)]
+    sent = {"params": objective.flat.read()}
+    given = objective, sent, objective.buffers
+    whole, total = head.observe(*given, every, False), 0
+    for k in range(1000):
+        some = head.drawn(every, STILL, torch.Generator().manual_seed(k))
+        found = head.observe(*given, some, False, len(every))
+        assert float(found[0]) == pytest.approx(20)
+        assert float(found[-1]) == pytest.approx(20 * 20 / 4)
+        total = total + found / 1000
+    assert float(whole[-1]) == 20
+    torch.testing.assert_close(total[:-1], whole[:-1], rtol=0.1, atol=1.5)
+    equal = head.observe(*given, some, True, len(every))
+    torch.testing.assert_close(equal[:-1] * 20, found[:-1])
+    with pytest.raises(ValueError, match=r"^Gaussian.samples: with by_client all count"):
+        Gaussian(decay=1.0, prior="seen", by_client=True, samples=4)
+
+
 def test_older_rounds_are_worth_fewer_samples():
-    decay, last = 0.5, last_of(Method(head=Gaussian(decay=0.5)))
+    decay, last = 0.5, last_of(Method(head=Gaussian(decay=0.5, samples="all")))
     sizes = np.array([sum(len(v.indices) for v in World().at(t).visits.values()) for t in range(4)])
     weights = decay ** np.arange(3, -1, -1)
     want = (weights @ sizes) ** 2 / (weights**2 @ sizes)
@@ -171,7 +215,7 @@ def test_older_rounds_are_worth_fewer_samples():
 )
 def test_priors(prior, want):
     learned = task()
-    head = Gaussian(decay=0.3, shrinkage=0.1, prior=prior)
+    head = Gaussian(decay=0.3, shrinkage=0.1, prior=prior, samples="all")
     found = of_model(last_of(Method(head=head), learned), learned)
     x, y, w = pooled(decay=0.3)
     if prior == "seen":
@@ -305,7 +349,7 @@ def test_features_are_those_of_the_model_that_is_served():
     learned, train = task("double_mlp"), Train(lr=0.5, steps=3, batch_size=8)
     before = last_of(Method(Averaged()), learned, 2, train)
     for body, params in (("served", before.params), ("trained", before.server["params"])):
-        head = Gaussian(decay=1e-300, shrinkage=0.1, prior="recent", body=body)
+        head = Gaussian(decay=1e-300, shrinkage=0.1, prior="recent", body=body, samples="all")
         last = last_of(Method(Averaged(), head=head), learned, 3, train)
         objective = learned.objective()
         rows = np.concatenate([v.indices for v in World().at(2).visits.values()])

@@ -1,6 +1,8 @@
 """The Ray engine without Ray: queues, placement, what travels, and deaths, on actors in this process."""
 
+import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,7 +20,7 @@ from chronofed.engines.ray.placement import Placement
 from chronofed.engines.ray.queues import PartQueues, Queues, home
 from chronofed.engines.ray.states import Change, own
 from chronofed.engines.ray.worker import KeptStates
-from chronofed.engines.shared_memory import Parcel
+from chronofed.engines.shared_memory import LEAST_PAGES_BYTES, Parcel, dumps, fresh_block
 from chronofed.methods.memories import MemoryItem
 from chronofed.runs.spec import on_engine
 from tests.helpers.fake_ray import FakeRay
@@ -114,26 +116,39 @@ def test_only_new_items_travel():
 
 
 def test_a_worker_keeps_the_states_used_last():
-    size = 3 * 4
-    kept = KeptStates(2 * size)
+    size = len(dumps(state(0), "state"))
+    kept = KeptStates(2 * size + size // 2)
     for client in (0, 1):
-        kept.put(client, state(client))
-    assert kept.get(0) is not None
-    kept.put(2, state(2))
+        kept.put_all({client: state(client)})
+    assert torch.equal(kept.get(0).backbone_state["control"], state(0).backbone_state["control"])
+    kept.put_all({2: state(2)})
     assert kept.clients() == [0, 2]
     assert kept.get(1) is None
-    KeptStates(0).put(0, state(0))
+    kept.put_all({2: state(3), 0: state(4), 5: state(5)})
+    assert kept.clients() == [0, 5]
+    assert kept.get(0).backbone_state["control"].tolist() == [4.0] * 3
+    kept.forget(0)
+    kept.forget(0)
+    assert kept.clients() == [5]
+    KeptStates(0).put_all({0: state(0)})
 
 
 @pytest.mark.parametrize("size", [3, 2**15])
-def test_a_kept_state_keeps_nothing_else_in_memory(size):
-    whole = torch.arange(4.0 * size)
+def test_a_kept_state_has_its_own_bits(size):
+    whole, few = torch.arange(4.0 * size), item(3)
     kept = KeptStates(2**20)
-    kept.put_all({k: ClientState({"c": whole[k * size : (k + 1) * size]}) for k in range(4)})
+    kept.put_all(
+        {k: ClientState({"c": whole[k * size : (k + 1) * size]}, (few,)) for k in range(4)}
+    )
     for k in range(4):
-        tensor = kept.get(k).backbone_state["c"]
-        assert torch.equal(tensor, whole[k * size : (k + 1) * size])
-        assert tensor.data_ptr() != whole[k * size :].data_ptr()
+        found = kept.get(k)
+        assert torch.equal(found.backbone_state["c"], whole[k * size : (k + 1) * size])
+        assert torch.equal(found.items[0].record["x"], few.record["x"])
+        found.backbone_state["c"].zero_()
+        assert torch.equal(kept.get(k).backbone_state["c"], whole[k * size : (k + 1) * size])
+
+
+def test_what_the_driver_keeps_of_a_parcel_keeps_nothing_else_in_memory():
     parcel = Parcel.of({"small": torch.ones(2), "large": torch.ones(1000)}, "test").load()
     copy = own(ClientState({"small": parcel["small"]}, (item(1),)))
     assert copy.backbone_state["small"].data_ptr() != parcel["small"].data_ptr()
@@ -169,6 +184,51 @@ def test_a_parcel_brings_the_same_bits():
     copy = parcel.load()
     copy["a"].zero_()
     assert torch.equal(parcel.load()["a"], content["a"])
+
+
+@pytest.mark.parametrize("size", [1, LEAST_PAGES_BYTES])
+def test_a_block_is_aligned_and_empty(size):
+    block = fresh_block(size)
+    assert block.ctypes.data % 64 == 0
+    assert block.shape == (size,)
+    assert not block.any()
+    block[:] = 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
+def test_large_blocks_go_back_to_the_system_although_small_ones_stay():
+    """Uploads that come and go between states that stay must not make the heap grow."""
+    page, small = os.sysconf("SC_PAGE_SIZE"), []
+    parcel = Parcel.of({"upload": torch.ones(2**22)}, "test")
+
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * page
+
+    before = resident()
+    for _ in range(8):
+        uploads = [parcel.load() for _ in range(4)]
+        small.append(torch.ones(1000))
+    assert resident() - before > 3 * parcel.nbytes
+    del uploads
+    assert resident() - before < parcel.nbytes
+
+
+def test_what_the_script_defines_is_refused(monkeypatch, engine_on, task):
+    def of_script(*_):
+        """Seems to be a function of the script."""
+
+    class Task(type(task)):
+        """Seems to be a class of the script."""
+
+    monkeypatch.setattr(of_script, "__module__", "__main__")
+    monkeypatch.setattr(Task, "__module__", "__main__")
+    explained = "is defined in the script that is run, which workers on Ray cannot import; move it to a module"
+    for content in (of_script, {"deep": [of_script]}):
+        with pytest.raises(IncompatibleError, match=f"^method: .*of_script {explained}"):
+            Parcel.of(content, "method")
+    with pytest.raises(IncompatibleError, match=f"^task: .*Task {explained}"):
+        Parcel.of(Task(task.data), "task")
+    Parcel.of(task, "task")
 
 
 @pytest.mark.parametrize("method", [Method(), STATEFUL, Method(Mime(), Taylor())], ids=repr)

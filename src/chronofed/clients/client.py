@@ -140,9 +140,11 @@ class Client:
     def _for_head(self, head: Head) -> Record:
         """Return what the server needs for a head, at the model that arrived."""
         order, equal = self.order, self.method.average == "clients"
-        parts = self.objective, order.server, order.buffers, self.samples
-        sums = {SUMS: head.observe(*parts, equal)}
-        return {**sums, JUDGED: head.judge(*parts)} if head.judges else sums
+        generator = torch_generator(order.seed, "head", *self._place)
+        some = head.drawn(self.samples, order.train, generator)
+        given = self.objective, order.server, order.buffers
+        sums = {SUMS: head.observe(*given, some, equal, len(self.samples))}
+        return {**sums, JUDGED: head.judge(*given, self.samples)} if head.judges else sums
 
     @property
     def _place(self) -> tuple[int, int]:

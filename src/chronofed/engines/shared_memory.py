@@ -14,7 +14,9 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate
+from mmap import mmap
 from multiprocessing.reduction import ForkingPickler
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -26,21 +28,39 @@ from chronofed.core.errors import ChronofedError, IncompatibleError
 
 # Alignment of torch's own memory. Libraries may round differently on memory that is aligned otherwise.
 ALIGNMENT_BYTES = 64
+LEAST_PAGES_BYTES = 2**18
+"""Size from which a block has pages of its own."""
 # The first pickle protocol that can keep the bytes of arrays out of band.
 PROTOCOL = 5
 
 
 def dumps(
-    content: object, label: str, buffer_callback: Callable[[Any], object] | None = None
+    content: object,
+    label: str,
+    buffer_callback: Callable[[Any], object] | None = None,
+    *,
+    abroad: bool = False,
 ) -> bytes:
     """Pickle; arrays go to ``buffer_callback``, if given, instead of into the result.
+
+    Args:
+        content: What to pickle.
+        label: Its name in error messages.
+        buffer_callback: Takes the buffers of arrays.
+        abroad: Whether it is for processes that do not import this process's script.
 
     Raises:
         IncompatibleError: If ``content`` has parts that another process cannot import.
     """
-    file = io.BytesIO()
+    file, pickler = io.BytesIO(), _AbroadPickler if abroad else _Pickler
     try:
-        _Pickler(file, PROTOCOL, True, buffer_callback).dump(content)
+        pickler(file, PROTOCOL, True, buffer_callback).dump(content)
+    except _ScriptError as error:
+        msg = (
+            f"{label}: {error} is defined in the script that is run, which workers on Ray cannot import; "
+            "move it to a module that every node can import, or use threads"
+        )
+        raise IncompatibleError(msg) from None
     except Exception as error:
         msg = (
             f"{label}: cannot be sent to worker processes ({error}); define its classes and functions "
@@ -50,7 +70,7 @@ def dumps(
     return file.getvalue()
 
 
-def loads(pickled: bytes, buffers: Iterable[Any] = ()) -> Any:
+def loads(pickled: bytes | memoryview, buffers: Iterable[Any] = ()) -> Any:
     """Unpickle the bytes of :func:`dumps`, and of nothing else."""
     return ForkingPickler.loads(pickled, buffers=buffers)
 
@@ -100,9 +120,13 @@ class Parcel:
 
     @classmethod
     def of(cls, content: object, label: str) -> "Parcel":
-        """Copy an object's arrays into one."""
-        pickled, arrays, slices, size = _out_of_band(content, label)
-        block = np.zeros(size, dtype=np.uint8)
+        """Copy an object's arrays into one.
+
+        Raises:
+            IncompatibleError: If it has parts that a worker on another machine cannot import.
+        """
+        pickled, arrays, slices, size = _out_of_band(content, label, abroad=True)
+        block = fresh_block(size)
         for part, array in zip(slices, arrays, strict=True):
             block[part] = array
         return cls(pickled, block, slices)
@@ -114,7 +138,7 @@ class Parcel:
 
     def load(self) -> Any:
         """Return the object, with arrays of its own."""
-        memory = torch.empty(len(self.block), dtype=torch.uint8).numpy()
+        memory = fresh_block(len(self.block))
         memory[:] = self.block
         return loads(self.pickled, [memory[part] for part in self.slices])
 
@@ -127,16 +151,26 @@ class Parcel:
 
 
 def _out_of_band(
-    content: object, label: str
+    content: object, label: str, *, abroad: bool = False
 ) -> tuple[bytes, list[NDArray[np.uint8]], tuple[slice, ...], int]:
     """Pickle an object; return it with its arrays, their slices of one block, and the size of that."""
     buffers: list[Any] = []
     # A callback that returned something true would keep the array inside.
-    pickled = dumps(content, label, buffers.append)
+    pickled = dumps(content, label, buffers.append, abroad=abroad)
     arrays = [np.frombuffer(buffer.raw(), dtype=np.uint8) for buffer in buffers]
     starts = list(accumulate((_aligned(len(array)) for array in arrays), initial=0))
     slices = tuple(slice(s, s + len(a)) for s, a in zip(starts, arrays, strict=False))
     return pickled, arrays, slices, max(starts[-1], 1)
+
+
+def fresh_block(size: int) -> NDArray[np.uint8]:
+    """Return aligned zeros; the system gets a large block back as soon as nobody needs it.
+
+    In the C library's heap, small objects that stay between blocks of many sizes would keep it growing.
+    """
+    if size < LEAST_PAGES_BYTES:
+        return torch.zeros(size, dtype=torch.uint8).numpy()
+    return np.frombuffer(mmap(-1, size), dtype=np.uint8)
 
 
 def _aligned(size: int) -> int:
@@ -167,6 +201,19 @@ class _Pickler(ForkingPickler):
             properties = (obj.dtype, tuple(obj.shape), obj.device, obj.requires_grad)
             return _build_tensor, (type(obj), values, *properties)
         return NotImplemented
+
+
+class _ScriptError(Exception):
+    """A class or function of the script; the message is its name."""
+
+
+class _AbroadPickler(_Pickler):
+    """Refuses classes and functions of the script that is run: elsewhere ``__main__`` is another module."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, type | FunctionType) and obj.__module__ == "__main__":
+            raise _ScriptError(obj.__qualname__)
+        return super().reducer_override(obj)
 
 
 def _build_error(

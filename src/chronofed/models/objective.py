@@ -58,6 +58,10 @@ class TorchObjective:
         self.loss = CrossEntropy() if loss is None else loss
         self._augment = augment
         self._channels_last = _allows_channels_last(module)
+        self._layers: dict[str | None, nn.Module] = {}
+        self._modules = [*module.modules()]
+        own = nn.Module.train, nn.Module.eval
+        self._plain = all((type(m).train, type(m).eval) == own for m in self._modules)
 
     @property
     def buffers(self) -> Vector:
@@ -147,7 +151,7 @@ class TorchObjective:
         try:
             with no_grad():
                 for part in torch.split(x, CHUNK_SAMPLES):
-                    self.flat.module(part.to(self.device))
+                    self.flat.module(self._placed(part))
                     # A layer that is called again sees something else.
                     seen.extend(calls[:1])
                     calls.clear()
@@ -242,6 +246,12 @@ class TorchObjective:
             norm.momentum = momentum
 
     def _layer(self, name: str | None) -> nn.Module:
+        # Looked up for every client.
+        if name not in self._layers:
+            self._layers[name] = self._find_layer(name)
+        return self._layers[name]
+
+    def _find_layer(self, name: str | None) -> nn.Module:
         layers: dict[str, nn.Module] = {n: m for n, m in self.flat.module.named_modules() if n}
         linear = [m for m in self.flat.module.modules() if isinstance(m, nn.Linear)]
         if name is None and linear:
@@ -254,12 +264,20 @@ class TorchObjective:
     def _training(self, params: Vector) -> None:
         self.flat.bind(params)
         if not self.flat.module.training:
-            self.flat.module.train()
+            self._switch(True)
 
     def _evaluating(self, params: Vector) -> None:
         self.flat.bind(params)
         if self.flat.module.training:
-            self.flat.module.eval()
+            self._switch(False)
+
+    def _switch(self, training: bool) -> None:
+        """Switch between training and evaluation, which :meth:`nn.Module.train` takes a while for."""
+        if not self._plain:
+            self.flat.module.train(training)
+            return
+        for module in self._modules:
+            module.__dict__["training"] = training
 
     def _placed(self, x: Tensor) -> Tensor:
         """Move samples to the module's device; it is faster with the channels of a pixel together."""

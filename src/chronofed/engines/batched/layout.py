@@ -22,6 +22,8 @@ INPUT_MODULES = (Scale, nn.Flatten)
 LAYERS = (*INPUT_MODULES, nn.Linear, nn.ReLU)
 OBJECTIVE_FIELDS = frozenset(
     {"device", "flat", "uses_batch_statistics", "loss", "_augment", "_channels_last"}
+    # What the module consists of, which the layout is read from.
+    | {"_layers", "_modules", "_plain"}
 )
 """Attributes of an objective that are read here; one with any other is refused."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -10,23 +10,20 @@ import torch
 
 from chronofed.clients.messages import Exchange, Order, Result
 from chronofed.clients.partial_sums import PartialSum, add_up, without_upload
-from chronofed.clients.state import ClientState, named_tensors
+from chronofed.clients.state import ClientState
 from chronofed.core.errors import IncompatibleError
 from chronofed.core.timing import PhaseTimer
 from chronofed.core.types import Objective, Task
 from chronofed.engines.base import Job, answer, keep_freed_memory
 from chronofed.engines.processes import explained
 from chronofed.engines.ray.connect import this_node
-from chronofed.engines.ray.states import Change, own
-from chronofed.engines.shared_memory import Parcel
+from chronofed.engines.ray.states import Change
+from chronofed.engines.shared_memory import Parcel, dumps, fresh_block, loads
 from chronofed.methods.method import Method
 from chronofed.scenarios.base import Visit
 
 SMALL_BYTES = 2**16
-"""States below this size are kept batch by batch in one block.
-
-Between large tensors that come and go, small ones that stay would leave gaps, too small for the next large one.
-"""
+"""States below this size are kept batch by batch in one block."""
 Common: TypeAlias = tuple[Exchange, Method, Order, bool]
 """The part that all orders of an exchange share, and whether workers add up the uploads of a batch."""
 Reply: TypeAlias = tuple[Result, Change | None] | Exception | None
@@ -70,11 +67,15 @@ class Replies:
 
 
 class KeptStates:
-    """Client states, at most so many bytes; those used least recently are dropped: the driver has all."""
+    """Client states, at most so many bytes; those used least recently are dropped: the driver has all.
+
+    They are kept as bytes, because thousands of small tensors between the large ones that come and go would
+    leave gaps, too small for the next large one.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._states: OrderedDict[int, tuple[ClientState, int]] = OrderedDict()
+        self._states: OrderedDict[int, memoryview] = OrderedDict()
         self._total = 0
 
     def clients(self) -> list[int]:
@@ -82,34 +83,41 @@ class KeptStates:
         return list(self._states)
 
     def put_all(self, states: dict[int, ClientState]) -> None:
-        """Keep the states of a batch, with memory of their own."""
-        small = {client: each for client, each in states.items() if _size(each) < SMALL_BYTES}
-        kept = Parcel.of(small, "states").load() | {
-            client: own(each) for client, each in states.items() if client not in small
-        }
-        for client, each in kept.items():
-            self.put(client, each)
+        """Keep the states of a batch."""
+        pickled = {client: dumps(state, "state", abroad=True) for client, state in states.items()}
+        small = {client: each for client, each in pickled.items() if len(each) < SMALL_BYTES}
+        self._put_together(small)
+        for client, each in pickled.items():
+            if client not in small:
+                self._put_together({client: each})
 
     def get(self, client: int) -> ClientState | None:
         """Return a client's state, if it is still here."""
         if client not in self._states:
             return None
         self._states.move_to_end(client)
-        return self._states[client][0]
-
-    def put(self, client: int, state: ClientState) -> None:
-        """Keep a client's state."""
-        self.forget(client)
-        size = _size(state)
-        self._states[client] = state, size
-        self._total += size
-        while self._total > self._limit_bytes:
-            self.forget(next(iter(self._states)))
+        state: ClientState = loads(self._states[client])
+        return state
 
     def forget(self, client: int) -> None:
         """Drop a client's state."""
-        _, size = self._states.pop(client, (None, 0))
-        self._total -= size
+        if client in self._states:
+            self._total -= len(self._states.pop(client))
+
+    def _put_together(self, pickled: dict[int, bytes]) -> None:
+        block, start = fresh_block(sum(map(len, pickled.values()))).data, 0
+        for client, each in pickled.items():
+            place = block[start : start + len(each)]
+            place[:] = each
+            self._put(client, place)
+            start += len(each)
+
+    def _put(self, client: int, place: memoryview) -> None:
+        self.forget(client)
+        self._states[client] = place
+        self._total += len(place)
+        while self._total > self._limit_bytes:
+            self.forget(next(iter(self._states)))
 
 
 class Worker:
@@ -203,10 +211,6 @@ class Worker:
         if self._common is None or self._common[0] != number:
             self._common = number, parcel.load()
         return self._common[1]
-
-
-def _size(state: ClientState) -> int:
-    return sum(tensor.nbytes for _, tensor in named_tensors(state))
 
 
 def _add_up(replies: dict[int, Reply], method: Method) -> Replies:

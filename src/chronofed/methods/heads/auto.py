@@ -46,6 +46,8 @@ class Auto(Head, tag="auto"):
         body: Always ``served``.
         write_back: Put the head into the model that clients train, too, scaled to the norm of the old one.
         by_client: Keep the sums of every client on the server.
+        samples: Most samples of a client's data set that are added up in a round. ``auto``: one for every eight
+            that local training passes over; all, if ``decay`` is 1.
         bound: Unused.
         layer: Name of the last layer; by default the last one whose weights are a matrix.
     """
@@ -96,7 +98,7 @@ class Auto(Head, tag="auto"):
         outputs = [torch.cat([objective.logits(p, x) for x in parts]) for p in (params, body)]
         objective.buffers = trained
         outputs, count = [each.cpu() for each in outputs], layer.outputs
-        f = features_at(objective, body, buffers, samples, layer.name or None).cpu()
+        f = features_at(objective, body, buffers, samples, layer.name or None).double().cpu()
         bias, weight = sent[SOLVED][-count:], sent[SOLVED][:-count].view(count, -1)
         outputs.append(f @ weight.double().cpu().mT + bias.double().cpu())
         return torch.stack([_good(each, samples.y.cpu()) for each in outputs]).double()
@@ -143,8 +145,8 @@ class Auto(Head, tag="auto"):
         kind = Ridge if int(state[PLACE][4]) == 1 else Gaussian
         return kind(decay=self.decay, shrinkage=self.shrinkage, layer=self.layer)
 
-    def _priors_scored(self, state: Record, new: Sums) -> Tensor:
-        return self._of(state)._priors_scored(state, new)
+    def _priors_scored(self, state: Record, counts: Tensor) -> Tensor:
+        return self._of(state)._priors_scored(state, counts)
 
 
 def _good(outputs: Tensor, y: Tensor) -> Tensor:

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from chronofed.core.config import Fraction, Kind, Positive
+from chronofed.core.config import Count, Fraction, Kind, Positive
 from chronofed.core.errors import IncompatibleError, SpecError
 from chronofed.core.types import Objective, Record, Samples, Vector
 from chronofed.methods.backbones.base import SERVED
-from chronofed.methods.class_sums import features_at, packed
+from chronofed.methods.class_sums import features_at
 from chronofed.methods.heads.sums import Sums
 from chronofed.methods.layers import Layer, matrix_layers
+from chronofed.methods.local import Train
 
 SUMS = "head_sums"
 """The entry of an upload with a client's sums."""
@@ -32,8 +33,10 @@ OWN = (ROUNDS, PLACE, SQUARES, SCORES, SEEN, TOTALS, PRIORS, BY_CLIENT, JUDGED)
 
 DECAYS = (0.95, 0.98, 1.0, 0.9, 0.8, 0.6, 0.3)
 """The decays that ``auto`` chooses among; the first until there is evidence."""
-SCORED_EVERY = 4
-"""Rounds from one comparison of decays to the next: each takes a system of equations for every decay."""
+SCORED_EVERY = 32
+"""Most rounds from one comparison of decays to the next: each takes a system of equations for every decay."""
+COST = 8
+"""Samples that local training passes over, for each one whose features are computed."""
 DISCOUNT = 0.9
 """Share of earlier evidence that counts when there is more."""
 
@@ -63,6 +66,9 @@ class Head(Kind):
             ``averaged``, which is then sent to clients as well. ``trained``: the one that clients train.
         write_back: Put the head into the model that clients train, too, scaled to the norm of the old one.
         by_client: Keep the sums of every client on the server, so that a client can be forgotten exactly.
+        samples: Most samples of a client's data set that are added up in a round, drawn anew; the sums are
+            scaled, so that they stand for all. ``auto``: one for every eight that local training passes over,
+            so that a round takes less than a tenth longer; all, if ``decay`` is 1 or with ``by_client``.
         bound: Largest l2 norm of a client's sums, which ``clipped`` and ``private`` need.
         layer: Name of the last layer, such as ``fc``; by default the last one whose weights are a matrix.
     """
@@ -80,6 +86,7 @@ class Head(Kind):
     body: Literal["served", "trained"] = "served"
     write_back: bool = False
     by_client: bool = False
+    samples: Count | Literal["auto", "all"] = "auto"
     bound: Positive | None = None
     layer: str | None = None
 
@@ -88,6 +95,9 @@ class Head(Kind):
         if self.by_client and self.decay != 1.0:
             name = type(self).__name__
             raise ValueError(f"{name}.by_client: sums can be taken back only with decay = 1.0")
+        if self.by_client and isinstance(self.samples, int):
+            name = type(self).__name__
+            raise ValueError(f"{name}.samples: with by_client all count; leave it out")
 
     @abstractmethod
     def solve(self, sums: Sums, effective: float, state: Record) -> Solution:
@@ -132,8 +142,28 @@ class Head(Kind):
             BY_CLIENT: zeros.new_zeros(rows, numbers),
         }
 
+    def drawn(self, samples: Samples, train: Train, generator: Generator) -> Samples:
+        """Return the samples of a client that are added up in a round."""
+        most = self._most(len(samples), train)
+        if most >= len(samples):
+            return samples
+        return samples[torch.randperm(len(samples), generator=generator)[:most].sort().values]
+
+    def _most(self, size: int, train: Train) -> int:
+        if isinstance(self.samples, int):
+            return self.samples
+        if self.samples == "all" or self.by_client or self.decay == 1.0:
+            return size
+        return math.ceil(_passes(train, size) / COST)
+
     def observe(
-        self, objective: Objective, sent: Record, buffers: Vector, samples: Samples, average: bool
+        self,
+        objective: Objective,
+        sent: Record,
+        buffers: Vector,
+        samples: Samples,
+        average: bool,
+        size: int | None = None,
     ) -> Tensor:
         """Return a client's sums, in one vector.
 
@@ -141,8 +171,9 @@ class Head(Kind):
             objective: The client's model.
             sent: What the server sent.
             buffers: The buffers that it sent.
-            samples: The present data.
+            samples: The present data, or some of them.
             average: Divide by the number of samples, because clients count equally.
+            size: Number of samples that these stand for; by default their own.
 
         Raises:
             IncompatibleError: If the head is for another task.
@@ -152,15 +183,13 @@ class Head(Kind):
         layer = last_layer(objective, self.layer)
         params = sent.get(BODY, sent["params"])
         f = features_at(objective, params, buffers, samples, layer.name or None).cpu()
+        # What is sent in single precision needs no more within a client; the server adds up in double.
+        f = f.double() if self.by_client else f
         if y.is_floating_point():
-            columns = torch.stack([torch.ones_like(y, dtype=torch.float64), y.double()], 1)
+            columns = torch.stack([torch.ones_like(y), y], 1).to(f)
         else:
-            columns = torch.nn.functional.one_hot(y, max(2, layer.outputs)).double()
-        columns = columns.cpu()
-        parts = columns.sum(0), (columns.mT @ f).reshape(-1), packed(f.mT @ f)
-        sums = torch.cat(parts) / (len(y) if average else 1)
-        vector = torch.cat([sums.new_tensor([1.0 if average else len(y)]), sums])
-        return vector if self.by_client else vector.to(sent["params"].cpu())
+            columns = torch.nn.functional.one_hot(y, max(2, layer.outputs)).to(f)
+        return Sums.vector(columns, f, (1 if average else size or len(y)) / len(y))
 
     def sent(self, server: Record) -> Record:
         """Return what clients are sent besides the model, if they judge."""
@@ -178,16 +207,16 @@ class Head(Kind):
 
     def update(self, state: Record, new: Tensor) -> Record:
         """Return what the server knows after a round, of which it has the sum over clients."""
-        sums = Sums.of(new.double(), self._shape(state))
+        new = new.double()
+        counts = Sums.counts_in(new, len(state[SEEN]))
         decay = torch.tensor(self.decays, dtype=torch.float64)
-        size = float(new[0])
         return {
-            TOTALS: state[TOTALS] * decay[:, None] + new.double(),
-            SQUARES: state[SQUARES] * decay.square() + size,
+            TOTALS: torch.addcmul(new, state[TOTALS], decay[:, None]),
+            SQUARES: state[SQUARES] * decay.square() + new[-1],
             ROUNDS: state[ROUNDS] + 1,
-            SCORES: self._scored(state, sums),
-            SEEN: state[SEEN] + sums.counts,
-            PRIORS: self._priors_scored(state, sums),
+            SCORES: self._scored(state, new),
+            SEEN: state[SEEN] + counts,
+            PRIORS: self._priors_scored(state, counts),
         }
 
     def forget(self, state: Record, clients: Sequence[int]) -> Record:
@@ -208,8 +237,8 @@ class Head(Kind):
 
     def _left(self, state: Record, kept: Tensor) -> Record:
         total = kept.sum(0)
-        counts = Sums.of(total, self._shape(state)).counts
-        return {TOTALS: total[None].clone(), SQUARES: total[:1].clone(), SEEN: counts.clone()}
+        counts = Sums.counts_in(total, len(state[SEEN]))
+        return {TOTALS: total[None].clone(), SQUARES: total[-1:].clone(), SEEN: counts.clone()}
 
     def best(self, state: Record) -> int:
         """Return the number of the decay with most evidence."""
@@ -277,20 +306,20 @@ class Head(Kind):
         squares = float(state[SQUARES][k])
         return float(state[TOTALS][k, 0]) ** 2 / squares if squares > 0 else 0.0
 
-    def _scored(self, state: Record, new: Sums) -> Tensor:
+    def _scored(self, state: Record, new: Tensor) -> Tensor:
         """Add a round's evidence for each decay: what it predicted of the round before it came."""
         scores: Tensor = state[SCORES]
-        skipped = int(state[ROUNDS]) % SCORED_EVERY
-        if len(scores) == 1 or skipped or new.size <= 0 or float(state[TOTALS][0, 0]) <= 0:
+        empty = float(new[0]) <= 0 or float(state[TOTALS][0, 0]) <= 0
+        if len(scores) == 1 or empty or not _due(int(state[ROUNDS])):
             return scores
-        found = []
+        found, now = [], Sums.of(new, self._shape(state))
         for k in range(len(scores)):
             before = Sums.of(state[TOTALS][k], self._shape(state))
-            found.append(self.score(before, self._effective(state, k), state, new))
+            found.append(self.score(before, self._effective(state, k), state, now))
         return scores * DISCOUNT + torch.tensor(found, dtype=torch.float64)
 
-    def _priors_scored(self, state: Record, new: Sums) -> Tensor:
-        """Add a round's evidence for each prior; by default there is none to choose."""
+    def _priors_scored(self, state: Record, counts: Tensor) -> Tensor:
+        """Add the evidence of a round's counts for each prior; by default there is none to choose."""
         return state[PRIORS]
 
 
@@ -312,3 +341,19 @@ def last_layer(objective: Objective, name: str | None) -> Layer:
             "or choose another model"
         )
     return chosen[-1]
+
+
+def _due(rounds: int) -> bool:
+    """Decide whether decays are compared after so many rounds: early ones tell more than late ones.
+
+    >>> [t for t in range(50) if _due(t)]
+    [1, 2, 4, 8, 16, 32]
+    """
+    return rounds > 0 and (rounds % SCORED_EVERY == 0 or rounds & (rounds - 1) == 0)
+
+
+def _passes(train: Train, size: int) -> int:
+    """Return the number of samples that local training passes over, about."""
+    batch = size if train.batch_size == "full" else min(train.batch_size, size)
+    whole = train.epoch == "present" and train.steps is None and train.batch_size != "full"
+    return math.ceil(train.epochs * size) if whole else train.count(size, size) * batch

@@ -30,7 +30,7 @@ class Gaussian(Head, tag="gaussian"):
     of half a sample.
 
     It helps where a client has few classes: then the last layer swings from round to round towards those that
-    were there, while features stay good. A client sends :math:`C + C k + k (k + 1) / 2 + 1` more numbers for
+    were there, while features stay good. A client sends :math:`C + C k + k (k + 1) / 2 + 2` more numbers for
     *C* classes and *k* features and computes the features once; the server solves a system of size *k*, for
     every decay that it follows.
 
@@ -40,6 +40,8 @@ class Gaussian(Head, tag="gaussian"):
         body: The model whose features count: the one that is ``served``, or the one that is ``trained``.
         write_back: Put the head into the model that clients train, too, scaled to the norm of the old one.
         by_client: Keep the sums of every client on the server, so that a client can be forgotten exactly.
+        samples: Most samples of a client's data set that are added up in a round. ``auto``: one for every eight
+            that local training passes over; all, if ``decay`` is 1.
         bound: Largest l2 norm of a client's sums, which ``clipped`` and ``private`` need.
         layer: Name of the last layer; by default the last one whose weights are a matrix.
         prior: The prior :math:`\pi_c`. ``seen``: the shares of the classes in all rounds. ``recent``: those
@@ -112,7 +114,7 @@ class Gaussian(Head, tag="gaussian"):
         means, root = class_means(before), factor(self.covariance(before, effective))
         cross = new.features.mT @ means
         spread = new.products - cross - cross.mT + (means.mT * new.counts) @ means
-        distance = float(torch.cholesky_solve(spread, root).trace())
+        distance = float((torch.cholesky_inverse(root) * spread).sum())
         log_determinant = 2 * float(root.diagonal().log().sum())
         return -(distance / new.size + log_determinant) / 2
 
@@ -128,14 +130,14 @@ class Gaussian(Head, tag="gaussian"):
             share = oas(within_covariance(sums), self._effective(server, k))
         return {**chosen, "head_shrinkage": share}
 
-    def _priors_scored(self, state: Record, new: Sums) -> Tensor:
+    def _priors_scored(self, state: Record, counts: Tensor) -> Tensor:
         scores: Tensor = state[PRIORS]
-        if self.prior != "auto" or new.size <= 0 or float(state[SEEN].sum()) <= 0:
+        size = float(counts.sum())
+        if self.prior != "auto" or size <= 0 or float(state[SEEN].sum()) <= 0:
             return scores
-        recent = Sums.of(state[TOTALS][self.best(state)], self._shape(state)).counts
+        recent = Sums.counts_in(state[TOTALS][self.best(state)], len(counts))
         found = [
-            float(new.counts @ _log_prior(name, recent, state[SEEN])) / new.size
-            for name in PRIOR_NAMES
+            float(counts @ _log_prior(name, recent, state[SEEN])) / size for name in PRIOR_NAMES
         ]
         return scores * DISCOUNT + torch.tensor(found, dtype=torch.float64)
 

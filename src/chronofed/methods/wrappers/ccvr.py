@@ -115,7 +115,7 @@ class Ccvr(ClientWrapper, tag="ccvr"):
             return {**upload, COUNTS: counts, FEATURES: none, PRODUCTS: none}, state
         buffers = one.objective.buffers if one.buffers is None else one.buffers
         samples, layer = one.pool.samples, head.name or None
-        features = features_at(one.objective, server["params"], buffers, samples, layer)
+        features = features_at(one.objective, server["params"], buffers, samples, layer).double()
         return {**upload, **class_moments(features, samples, head.outputs)}, state
 
     def aggregate(self, server: Record, uploads: Uploads) -> Record:
