@@ -20,6 +20,10 @@ from chronofed.runs.spec import Experiment
 PROTOCOL = 3
 MAX_ERROR_CHARACTERS = 500
 """Characters of an error about a message: it may quote what a stranger sent."""
+MAX_REPLY_CHARACTERS = 2**16
+"""Characters of the header of a reply, which has a few numbers and at most one line of text."""
+MAX_REASON_CHARACTERS = 10_000
+"""Characters of the reason that a client gives."""
 RUN_NAME = re.compile(r"[0-9a-f]{8,64}")
 """Form of a run's name, which becomes part of a file name on the client."""
 _LENGTH_BYTES = 8
@@ -162,6 +166,7 @@ def write_identity(request: Request, client: int) -> Message:
 
 def write_error(name: str, client: int, reason: str) -> Message:
     """Write a reply that says why there is no result."""
+    reason = reason[:MAX_REASON_CHARACTERS]
     return Message(encode_header(Reply(PROTOCOL, name, client=client, error=reason)))
 
 
@@ -183,6 +188,10 @@ def read_reply(message: Message) -> Reply:
     Raises:
         MessageError: If it is malformed.
     """
+    if len(message.header) > MAX_REPLY_CHARACTERS:
+        raise MessageError(
+            f"a header of {len(message.header)} characters; at most {MAX_REPLY_CHARACTERS} are accepted"
+        )
     return _decode_header(message.header, Reply)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from chronofed.flower.messages import Message, MessageError, read_reply, write_hello
-from chronofed.flower.transport import Transport
+from chronofed.flower.transport import Answer, Transport
 
 MAX_HELLOS = 3
 """Maximum number of times that a node is asked which client it is."""
@@ -70,7 +70,7 @@ class Roster:
             if message_id is not None:
                 self._hellos[message_id] = node
 
-    def receive(self, message_id: str, answer: Message | str) -> bool:
+    def receive(self, message_id: str, answer: Answer) -> bool:
         """Take a reply if it answers a ``hello``; return ``False`` if it does not."""
         if message_id not in self._hellos:
             return False
@@ -96,10 +96,10 @@ class Roster:
         self._nodes[client] = node
 
 
-def _client(answer: Message | str) -> int:
+def _client(answer: Answer) -> int:
     """Read which client a node is."""
-    if isinstance(answer, str):
-        raise MessageError(answer)
+    if not isinstance(answer, Message):
+        raise MessageError(str(answer))
     reply = read_reply(answer)
     if reply.error or reply.client < 0:
         raise MessageError(reply.error or "the node does not say which client it is")
