@@ -6,6 +6,7 @@ import ssl
 import stat
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,8 @@ from chronofed.flower.roster import Roster
 from chronofed.flower.server_app import read_roster
 
 x509 = pytest.importorskip("cryptography.x509", reason="cryptography comes with chronofed[flower]")
+
+RELAY = Path("/tmp/relay")
 
 
 @pytest.fixture
@@ -149,19 +152,22 @@ def test_a_certificate_ends_before_its_authority(tmp_path):
 
 def test_the_proxy_publishes_the_calls_of_known_nodes_only(hub):
     hub.add_node("a")
-    text = proxy.configuration(hub.proxy, hub.keys, "0.0.0.0:9000", 5555, hub.headers())
+    text = proxy.configuration(hub.proxy, hub.keys, "0.0.0.0:9000", 5555, hub.headers(), RELAY)
     published = [line.split()[2] for line in text.splitlines() if "location = " in line]
     assert published == [f"/v1/fleet/{call}" for call in proxy.NODE_CALLS]
     assert not {"register-node", "unregister-node"} & set(proxy.NODE_CALLS)
     assert "location / { return 404; }" in text
-    assert text.count("https://127.0.0.1:5555/v1/fleet/") == len(proxy.NODE_CALLS)
+    assert text.count("https://127.0.0.1:5555/v1/fleet/") == len(proxy.NODE_CALLS) - 1
+    # Without the relay, nodes ask the SuperLink.
+    assert f"proxy_pass http://unix:{RELAY}:/v1/fleet/pull-messages;" in text
+    assert "location @direct { proxy_pass https://127.0.0.1:5555; }" in text
     assert f'"{next(iter(hub.headers()))}" "a";' in text
 
 
 @pytest.mark.parametrize("bad", ["a b", "a;b", "a$b", 'a"b', "a{b"])
 def test_a_path_that_nginx_would_read_otherwise_is_refused(bad, hub, tmp_path):
     with pytest.raises(RunError, match="needs a path without"):
-        proxy.configuration(tmp_path / bad, hub.keys, "x:1", 1, {})
+        proxy.configuration(tmp_path / bad, hub.keys, "x:1", 1, {}, RELAY)
 
 
 def test_without_nginx_one_line_says_what_to_install(monkeypatch, hub):
@@ -175,7 +181,7 @@ def test_nginx_checks_the_configuration_before_it_is_used(hub):
         proxy.find_nginx()
     except RunError:
         pytest.skip("nginx is missing: apt install nginx-light")
-    good = proxy.configuration(hub.proxy, hub.keys, "127.0.0.1:9000", 5555, hub.headers())
+    good = proxy.configuration(hub.proxy, hub.keys, "127.0.0.1:9000", 5555, hub.headers(), RELAY)
     command = proxy.write_checked(hub.proxy, good)
     assert command[-1] == str(hub.proxy / proxy.CONFIGURATION)
     with pytest.raises(RunError, match="nginx refuses"):

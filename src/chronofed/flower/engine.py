@@ -198,6 +198,7 @@ class FlowerEngine:
             if results is not None:
                 break
             self.sleep(self.settings.poll_s)
+        self.transport.pause()
         self._first_exchange = False
         for request in requests.values():
             self._withdraw(request)

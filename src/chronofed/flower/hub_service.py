@@ -1,6 +1,9 @@
 """A running hub: SuperLink on the loopback interface, proxy, node list and app, all watched and restarted."""
 
 import json
+import shutil
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -27,7 +30,7 @@ from chronofed.flower.processes import (
 from chronofed.runs import RunDirectory
 from chronofed.runs.json_files import read_json
 
-REGISTERED, ROSTER = "registered.json", "roster.json"
+REGISTERED, ROSTER, SENT = "registered.json", "roster.json", "sent"
 RENEW_BEFORE = timedelta(days=30)
 PAUSE_S, LONGEST_PAUSE_S = 2.0, 60.0
 MAX_FAILURES = 5
@@ -57,6 +60,8 @@ class HubService:
         self._seen: tuple[float, ...] = ()
         self._failures, self._rounds, self._next_start = 0, -1, 0.0
         self._stack = ExitStack()
+        # The address of a Unix socket has at most 107 bytes. The folder is readable by this user only.
+        self._waiting = Path(tempfile.mkdtemp(prefix="chronofed-")) / "relay"
 
     def __enter__(self) -> "HubService":
         find_program("flower-superlink")
@@ -66,12 +71,14 @@ class HubService:
         security = f"root-certificates = {json.dumps(str(self.hub.keys / CA))}"
         connection = CONNECTION.format(address=f"{LOOPBACK}:{self.port}", security=security)
         write_atomic(home / "config.toml", connection.encode())
+        self._stack.callback(shutil.rmtree, self._waiting.parent, ignore_errors=True)
         self._stack.enter_context(self.processes)
         try:
             self._renew_in_time()
             self.start_link()
             self._seen = self._changes()
             self.sync_nodes()
+            self.start_relay()
             self.start_proxy()
         except BaseException:
             self.__exit__()
@@ -93,6 +100,15 @@ class HubService:
             *("--database", str(self.hub.path / "superlink.db")),
         )
         wait_for_port(self.port, self.processes)
+
+    def start_relay(self) -> None:
+        """Start the relay, at which nodes wait for orders; the proxy goes on without it."""
+        self._waiting.unlink(missing_ok=True)
+        self.processes.start(
+            "relay",
+            *(sys.executable, "-m", "chronofed.flower.relay", str(self._waiting), str(self.port)),
+            *(str(self.hub.keys / CA), str(self.hub.path / SENT)),
+        )
 
     def start_proxy(self) -> None:
         """Start the proxy and wait until it listens."""
@@ -138,6 +154,8 @@ class HubService:
         if self.processes.ended("proxy"):
             self.say("the proxy has ended; starting it again")
             self.start_proxy()
+        if self.processes.ended("relay"):
+            self.start_relay()
         if self._changes() != self._seen:
             self._seen = self._changes()
             self.sync_nodes()
@@ -172,7 +190,9 @@ class HubService:
         hub = self.hub
         return proxy.write_checked(
             hub.proxy,
-            proxy.configuration(hub.proxy, hub.keys, self.listen, self.port, hub.headers()),
+            proxy.configuration(
+                hub.proxy, hub.keys, self.listen, self.port, hub.headers(), self._waiting
+            ),
         )
 
     def _renew_in_time(self) -> None:
@@ -229,7 +249,7 @@ def prepare_app(hub: Hub, spec: str, data: Path | None = None, **settings: Any) 
                 f"{hub.app} has another specification; use another folder for another experiment"
             )
         return
-    new_app(hub.app, spec, hub.run, data, hub.path / ROSTER, **settings)
+    new_app(hub.app, spec, hub.run, data, hub.path / ROSTER, hub.path / SENT, **settings)
 
 
 def why_stopped(hub: Hub) -> str:

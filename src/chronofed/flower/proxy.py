@@ -89,6 +89,7 @@ http {{
     proxy_ssl_name localhost;
     proxy_ssl_session_reuse on;
     location / {{ return 404; }}
+    location @direct {{ proxy_pass https://{host}:{port}; }}
 {locations}
   }}
 }}
@@ -98,12 +99,25 @@ _LOCATION = """\
     location = /v1/fleet/{call} {{
       if ($node = "") {{ return 401; }}
       if ($request_method != POST) {{ return 405; }}
-      proxy_pass https://{host}:{port}/v1/fleet/{call};
+      {to}
     }}"""
+WAITING_CALL = "pull-messages"
+"""The call in which nodes wait for orders, at the relay."""
+_DIRECT = "proxy_pass https://{host}:{port}/v1/fleet/{call};"
+_WAITING = """\
+proxy_pass http://unix:{waiting}:/v1/fleet/{call};
+      # A node that is not there any longer must not keep its place.
+      proxy_read_timeout 60s;
+      error_page 502 504 = @direct;"""
 
 
 def configuration(
-    folder: Path, keys: Path, listen: str, link_port: int, nodes: Mapping[str, str]
+    folder: Path,
+    keys: Path,
+    listen: str,
+    link_port: int,
+    nodes: Mapping[str, str],
+    waiting: Path,
 ) -> str:
     """Return the configuration of nginx.
 
@@ -113,9 +127,12 @@ def configuration(
         listen: Address and port to publish.
         link_port: Port of the SuperLink on this machine.
         nodes: Name of every node that may join, by the header that holds its public key.
+        waiting: Address of the relay (:mod:`~chronofed.flower.relay`), a Unix socket.
     """
+    place = {"host": LOOPBACK, "port": link_port, "waiting": _quoted(waiting)}
     names = "\n".join(f'    "{header}" "{name}";' for header, name in sorted(nodes.items()))
-    calls = (_LOCATION.format(call=call, host=LOOPBACK, port=link_port) for call in NODE_CALLS)
+    to = {call: (_WAITING if call == WAITING_CALL else _DIRECT) for call in NODE_CALLS}
+    calls = (_LOCATION.format(call=c, to=to[c].format(call=c, **place)) for c in NODE_CALLS)
     # Started by root, nginx would let another user do the work, who cannot write to the hub's folder.
     user = f"user {getpwuid(0).pw_name};\n" if os.geteuid() == 0 else ""
     return _TEMPLATE.format(
@@ -131,6 +148,8 @@ def configuration(
         # Several nodes may share an address, and each holds a few connections.
         max_connections=1024,
         listen=listen,
+        host=LOOPBACK,
+        port=link_port,
         nodes=names,
         locations="\n".join(calls),
     )

@@ -17,6 +17,8 @@ from typing import Any, TypeAlias
 
 COPIES, SPARE_BYTES = 6, 2**29
 """Memory that fetching replies may take: copies of the largest one, and what else happens meanwhile."""
+LEAST_BYTES = 2**26
+"""Memory that stays free for everything else, whatever was fetched already."""
 WAIT_S = 0.25
 """Seconds to wait for nodes that were asked; what comes later is found next time."""
 NODES_AT_ONCE = 8
@@ -60,19 +62,24 @@ class Pulls:
             Exception: If Flower itself fails.
         """
         with self._lock:
-            self._memory.limit(COPIES * max_bytes + SPARE_BYTES)
+            self._memory.limit(COPIES * max_bytes + SPARE_BYTES, anew=not self._under_way)
             try:
                 own = self._start(wanted)
                 self._wait(own)
             finally:
-                if self._under_way:
-                    self._memory.relax()
-                else:
+                if not self._under_way:
                     self._memory.lift()
             found = {i: self._kept.pop(i) for i in wanted if i in self._kept}
             for message_id in found:
                 self._node_of.pop(message_id, None)
             return list(found.items())
+
+    def pause(self) -> None:
+        """Let others have memory: nothing is collected for now, and something may be under way."""
+        with self._lock:
+            self._memory.relax()
+            if not self._under_way:
+                self._memory.lift()
 
     def _start(self, wanted: Sequence[str]) -> set[str]:
         """Ask some nodes, in turns; return the ids that are asked for."""
@@ -144,16 +151,29 @@ class MemoryLimit:
 
     def __init__(self) -> None:
         self._usual = resource.getrlimit(resource.RLIMIT_DATA)
+        self._base = self._least = 0
 
-    def limit(self, more_bytes: int) -> None:
-        """Allow so many bytes more than are allocated now."""
-        pages = _data_pages()
-        if pages is not None:
-            self._set(pages * resource.getpagesize() + more_bytes)
+    def limit(self, more_bytes: int, anew: bool) -> None:
+        """Allow so many bytes more than were allocated at first.
+
+        Args:
+            more_bytes: Bytes.
+            anew: Count from now on. Otherwise as before, and a little more if others have grown in a pause.
+        """
+        now = _allocated_bytes()
+        if now is None:
+            return
+        if anew or not self._base:
+            self._base = self._least = now
+        if not self._least:
+            self._least = now + LEAST_BYTES
+        self._set(max(self._base + more_bytes, self._least))
 
     def relax(self) -> None:
-        """Allow half of the machine's memory: others go on with their work, and something is under way."""
-        self.limit(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
+        """Allow half of the machine's memory, because others go on with their work."""
+        now, self._least = _allocated_bytes(), 0
+        if now is not None:
+            self._set(now + os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
 
     def lift(self) -> None:
         """Allow what was allowed at first."""
@@ -166,9 +186,10 @@ class MemoryLimit:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-def _data_pages() -> int | None:
-    """Return the pages that this process has allocated; ``None`` if the system does not tell."""
+def _allocated_bytes() -> int | None:
+    """Return what this process has allocated; ``None`` if the system does not tell."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[5])
+        pages = int(Path("/proc/self/statm").read_text().split()[5])
+        return pages * resource.getpagesize()
     except OSError:
         return None

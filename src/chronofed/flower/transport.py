@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from importlib import import_module
+from pathlib import Path
 from threading import RLock
 from typing import Any, Protocol, TypeAlias
 
@@ -44,6 +45,10 @@ class Transport(Protocol):
             message_ids: Ids of messages.
             max_bytes: Size of the largest reply that may be honest; larger ones may be refused.
         """
+        ...
+
+    def pause(self) -> None:
+        """Note that nothing is collected for a while."""
         ...
 
 
@@ -91,12 +96,17 @@ def from_content(content: Any) -> Message:
 class GridTransport:
     """Sends messages over a Flower grid.
 
+    Args:
+        grid: Flower's grid.
+        sent: File to touch whenever messages were sent; a :mod:`~chronofed.flower.relay` watches it.
+
     Attributes:
         grid: Flower's grid.
     """
 
-    def __init__(self, grid: Any) -> None:
+    def __init__(self, grid: Any, sent: Path | None = None) -> None:
         self.grid = grid
+        self._sent = sent
         # Several runs may share a grid, and Flower does not promise that it is thread-safe.
         self._lock = RLock()
         self._pulls = Pulls(grid)
@@ -117,6 +127,8 @@ class GridTransport:
             return []
         with self._lock:
             message_ids = list(self.grid.push_messages(outgoing))
+        if self._sent is not None:
+            self._sent.touch()
         # Flower returns fewer ids if the messages were too large.
         if len(message_ids) != len(messages):
             return [None] * len(messages)
@@ -129,6 +141,10 @@ class GridTransport:
         """Return the replies that have arrived."""
         found = self._pulls.collect(list(message_ids), max_bytes)
         return [(message_id, _content(reply)) for message_id, reply in found]
+
+    def pause(self) -> None:
+        """Let the rest of the process have its memory."""
+        self._pulls.pause()
 
 
 def _content(reply: Any) -> Answer:
