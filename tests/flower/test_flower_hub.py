@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from chronofed.cli.main import main
 from chronofed.flower import proxy
 from chronofed.flower.hub import Hub, HubSettings
 from chronofed.flower.hub_service import HubService, prepare_app
@@ -75,6 +76,9 @@ def rows(client: int, start: int, count: int) -> str:
     )
 
 
+COUNT, ROUNDS = 6, 4  # rows of a client in a round, and rounds
+
+
 class Site:
     """Machines as folders; every command is typed as a user would, and counted."""
 
@@ -87,8 +91,15 @@ class Site:
         for client, name in enumerate("abc"):
             (folder / name).mkdir()
             (folder / name / "source.toml").write_text(SOURCE)
-            (folder / name / "rows.csv").write_text(head + rows(client, 0, 60))
+            # Two rounds' rows; the others are written while training goes on.
+            (folder / name / "rows.csv").write_text(head + rows(client, 0, 2 * COUNT))
         self.hub = Hub(folder / "hub")
+
+    def grow(self, round_: int) -> None:
+        """Let the rows of one more round arrive on every machine."""
+        for client, name in enumerate("abc"):
+            with (self.folder / name / "rows.csv").open("a") as file:
+                file.write(rows(client, COUNT * round_, COUNT))
 
     def type(self, name: str, *command: str) -> "subprocess.Popen[bytes]":
         self.typed += 1
@@ -138,7 +149,9 @@ def site(tmp_path_factory):
             at = folder / name
             node, source = str(at / "node"), str(at / "source.toml")
             site.type(f"node-{name}", "node", "start", node, "--source", source)
-        site.wait(lambda: rounds_done(site.hub.run) >= 1, "the first round")
+        for round_ in range(2, ROUNDS):
+            site.wait(lambda r=round_: rounds_done(site.hub.run) >= r - 1, f"round {round_ - 2}")
+            site.grow(round_)
         yield site
 
 
@@ -152,8 +165,20 @@ def test_six_commands_make_a_federation_with_growing_files(site):
         (line,) = [line for line in text.splitlines() if line.startswith(f"{name} ")]
         assert line.split()[1] == str(client)
         assert "never" not in line
-    kinds = {event["event"] for event in events(site.hub.run)}
+    # A client whose rows of a round come late says so, and is asked again.
+    found = [e for e in events(site.hub.run) if e["event"] in ("failed", "skipped")]
+    assert all("has no data in round" in event["reason"] for event in found)
+    kinds = {event["event"] for event in events(site.hub.run)} - {"failed", "skipped"}
     assert kinds <= {"started", "joined", "finished", "missing", "late"}
+
+
+def test_what_arrived_during_the_run_was_trained_on(site, capsys):
+    wait(lambda: "the run is finished" in site.log("hub"), 400.0, what="the end")
+    for name in "abc":
+        (store,) = (site.folder / name / "node" / "state").glob("*.sqlite")
+        assert main(["client", "inspect", str(store), "--json"]) == 0
+        sets = json.loads(capsys.readouterr().out)["data_sets"]
+        assert [one["round"] for one in sets] == list(range(ROUNDS))
 
 
 def test_the_operator_sees_rounds_answers_and_the_time_left(site):

@@ -25,6 +25,7 @@ from flwr.supercore.inflatable.inflatable_object import (
     iterate_object_tree,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects
+from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.fleet_http_connection import http_request_response
 
 from chronofed.flower.client_app import make_node
@@ -240,7 +241,10 @@ def main(folder: Path, app: Path, kinds: list[str]) -> None:
         print("joined", flush=True)
         line, earlier = Line(folder, connection), None
         while True:
-            order = line.order()
+            try:
+                order = line.order()
+            except RunNotRunningException:
+                order = None
             if order is None:
                 time.sleep(0.2)
                 continue
@@ -254,7 +258,7 @@ def main(folder: Path, app: Path, kinds: list[str]) -> None:
                 else:
                     attack = {**MESSAGES, **LOUD}.get(kind, lambda request, honest, earlier: honest)
                     line.reply(order, attack(request, honest, earlier))
-            except Exception as error:
+            except (Exception, RunNotRunningException) as error:
                 print(f"{kind}: {type(error).__name__}: {error}", flush=True)
             earlier = honest if request.kind == "train" and earlier is None else earlier
 

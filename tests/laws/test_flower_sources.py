@@ -223,7 +223,6 @@ def test_wrong_settings_of_a_node_are_one_line(coast, caplog):
         "node-config.max_aeg: unknown key; did you mean 'max_age'?": {"max_aeg": "3 days"},
         "Node.max_age: 'soon' is not a duration such as '7 days'": {"max_age": "soon"},
         "node-config.limit_mb: expected float": {"limit_mb": 0},
-        "cannot be read": {"source": "/none/such.toml"},
         "which client it is: start it with --node-config 'client=0'": {"client": -1},
     }
     for line, more in cases.items():
@@ -236,6 +235,20 @@ def test_wrong_settings_of_a_node_are_one_line(coast, caplog):
         caplog.clear()
     flowers = {"partition-id": 1, "num-partitions": 3}
     assert read_reply(answer(write_hello("00c0ffee"), flowers, {}, coast.app)).client == 1
+
+
+@pytest.mark.parametrize("text", [None, '[source]\nclasses = ["plague"]\n', "[source"])
+def test_a_problem_with_a_source_file_is_logged_on_the_node_only(text, coast, tmp_path, caplog):
+    """Neither its path nor its content reach the server."""
+    file = tmp_path / "private.toml"
+    if text is not None:
+        file.write_text(text)
+    message = answer(write_hello("00c0ffee"), {**coast.node(0), "source": str(file)}, {}, coast.app)
+    reply = read_reply(message)
+    assert reply.error == "client 0 cannot use the description of its own data: see its node's log"
+    (said,) = caplog.messages
+    assert said.startswith(f"{reply.error} (")
+    assert len(said) > len(reply.error) + 10
 
 
 def test_limit_mb_bounds_the_client_store(coast):

@@ -24,9 +24,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from chronofed.core.errors import ChronofedError, SpecError
+from chronofed.core.errors import ChronofedError, DataError, SpecError
 from chronofed.core.paths import expand
 from chronofed.core.spec_io import from_table
+from chronofed.data.client_source import Source
 from chronofed.data.client_source.load import load_source
 from chronofed.flower.messages import Message, method_fingerprint, write_error
 from chronofed.flower.node import ClientNode, DataProvider, ScenarioData, SourceData
@@ -89,7 +90,8 @@ def answer(
     try:
         return make_node(node_config, run_config, folder).answer(message)
     except ChronofedError as error:
-        logger.warning("%s", error)
+        cause = f" ({error.__cause__})" if isinstance(error, DataError) else ""
+        logger.warning("%s%s", error, cause)
         return write_error("", UNKNOWN_CLIENT, str(error))
 
 
@@ -108,12 +110,26 @@ def make_node(node_config: UserConfig, run_config: UserConfig, folder: Path) -> 
     data = expand(node.data) if node.data else None
     provider: DataProvider = ScenarioData(data, folder)
     if node.source:
-        provider = SourceData(load_source(expand(node.source)))
+        provider = SourceData(own_source(node.client, node.source))
     state = expand(node.state)
     known = experiments(run_config, folder)
     return ClientNode(
         node.client, known, state, provider, node.client_store, limits=node.order_limits
     )
+
+
+def own_source(client: int, file: str) -> Source:
+    """Read the description of a client's own data.
+
+    Raises:
+        DataError: If it cannot be read. The message does not say why, because the server sees it.
+    """
+    try:
+        return load_source(expand(file))
+    except ChronofedError as error:
+        raise DataError(
+            f"client {client} cannot use the description of its own data: see its node's log"
+        ) from error
 
 
 def experiments(run_config: UserConfig, folder: Path) -> dict[str, Experiment]:
