@@ -32,6 +32,8 @@ from chronofed.runs.json_files import read_json
 
 REGISTERED, ROSTER, SENT = "registered.json", "roster.json", "sent"
 RENEW_BEFORE = timedelta(days=30)
+RETURN_MEMORY = "MALLOC_MMAP_THRESHOLD_=1048576"
+"""Lets the C library return large blocks to the system instead of keeping some for every thread."""
 PAUSE_S, LONGEST_PAUSE_S = 2.0, 60.0
 MAX_FAILURES = 5
 """Starts of the app in a row without a new round, after which the hub stops."""
@@ -93,7 +95,15 @@ class HubService:
         keys = self.hub.keys
         self.processes.start(
             "superlink",
-            *("flower-superlink", "--host", LOOPBACK, "--port", str(self.port)),
+            *(
+                "env",
+                RETURN_MEMORY,
+                find_program("flower-superlink"),
+                "--host",
+                LOOPBACK,
+                "--port",
+                str(self.port),
+            ),
             *("--ssl-ca-certfile", str(keys / CA), "--ssl-certfile", str(keys / INNER[0])),
             *("--ssl-keyfile", str(keys / INNER[1])),
             *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
