@@ -91,6 +91,25 @@ def test_a_node_waits_until_orders_were_sent(keys, tmp_path):
     assert len(link.requests) == 2
 
 
+def test_a_node_that_has_gone_is_given_no_order(keys, tmp_path, monkeypatch):
+    monkeypatch.setattr(relay, "LOOK_S", 0.2)
+    link, sent = Link(NOTHING, ORDER), tmp_path / "sent"
+
+    async def main():
+        async with serving(link, keys, sent) as path:
+            _, writer = await asyncio.open_unix_connection(path)
+            writer.write(REQUEST)
+            while not link.requests:
+                await asyncio.sleep(0.01)
+            writer.close()
+            await writer.wait_closed()
+            sent.touch()
+            await asyncio.sleep(0.6)
+
+    asyncio.run(main())
+    assert len(link.requests) == 1
+
+
 def test_a_node_does_not_wait_for_ever(keys, tmp_path, monkeypatch):
     monkeypatch.setattr(relay, "HOLD_S", 0.1)
     link = Link(NOTHING)

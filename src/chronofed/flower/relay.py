@@ -42,19 +42,23 @@ class Relay:
         with suppress(OSError, EOFError, ValueError, TimeoutError):
             async with asyncio.timeout(TIMEOUT_S):
                 request = await _read_request(reader)
-            writer.write(await self._answer(request))
+            writer.write(await self._answer(request, reader))
             await writer.drain()
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()
 
-    async def _answer(self, request: bytes) -> bytes:
-        """Return the SuperLink's answer, and wait for orders before if there is nothing."""
+    async def _answer(self, request: bytes, node: asyncio.StreamReader) -> bytes:
+        """Return the SuperLink's answer; if there is no message, wait for orders and ask again.
+
+        A node that has gone must not be given a message: Flower would count it as delivered.
+        """
         end = time.monotonic() + HOLD_S
         while True:
             seen = self._last()
             answer = await self._ask(request)
-            if not _is_empty(answer) or not await self._orders(seen, end):
+            waits = _is_empty(answer) and await self._orders(seen, end)
+            if not waits or node.at_eof():
                 return answer
 
     async def _ask(self, request: bytes) -> bytes:
