@@ -135,9 +135,7 @@ def test_every_attack_is_refused_with_its_reason(attacked):
             assert not found
         elif kind == "loud":
             assert found.keys() == {"clipped"}
-        elif kind == "slow drip":
-            assert found.keys() == {"missing"}
-        elif kind in LARGE and "missing" in found:
+        elif kind == "slow drip" or (kind in LARGE and "missing" in found):
             assert found.keys() == {"missing"}
         else:
             assert found.keys() == {"refused"}, (kind, found)
