@@ -8,14 +8,16 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from chronofed.core.errors import ChronofedError, SpecError
 from chronofed.core.limits import read_json
 from chronofed.core.spec_io import to_table
-from chronofed.runs.spec import Experiment
+
+if TYPE_CHECKING:
+    from chronofed.runs.spec import Experiment
 
 PROTOCOL = 3
 MAX_ERROR_CHARACTERS = 500
@@ -127,7 +129,7 @@ class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     error: str = ""
 
 
-def method_fingerprint(experiment: Experiment) -> str:
+def method_fingerprint(experiment: "Experiment") -> str:
     """Return a digest of method, model and loss, which server and clients must share; data may differ.
 
     Raises:

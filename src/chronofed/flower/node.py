@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from threading import Lock
 from typing import TypeAlias
 
 import torch
@@ -32,7 +33,7 @@ from chronofed.flower.messages import (
 )
 from chronofed.methods.method import Method
 from chronofed.models.objective import TorchObjective
-from chronofed.runs.built import build
+from chronofed.runs.built import BuiltRun, build
 from chronofed.runs.spec import Experiment
 
 logger = logging.getLogger(__name__)
@@ -80,14 +81,31 @@ class ScenarioData:
                 f"client {order.client} has no source, but clients of this scenario bring their own data: "
                 f"start its node with --node-config 'client={order.client} source=\"/path/source.toml\" ...'"
             )
-        built = build(experiment, self.folder, self.spec_folder, on_client=True)
-        plan = without(built.scenario.at(order.round), experiment.deletions)
-        visit = plan.visits.get(order.client)
-        if visit is None:
-            msg = f"client {order.client} has no data in round {order.round} of this scenario"
-            raise DataError(msg)
-        task = built.task
-        return RoundData(task.samples(visit.indices), visit.key, task.objective())
+        # Several threads of a worker may share them.
+        with _BUILDING:
+            built = _build(experiment.resolved(), experiment, self.folder, self.spec_folder)
+            plan = without(built.scenario.at(order.round), experiment.deletions)
+            visit = plan.visits.get(order.client)
+            if visit is None:
+                msg = f"client {order.client} has no data in round {order.round} of this scenario"
+                raise DataError(msg)
+            task = built.task
+            return RoundData(task.samples(visit.indices), visit.key, task.objective())
+
+
+_BUILDING = Lock()
+_BUILT: dict[tuple[str, Path | None, Path], BuiltRun] = {}
+"""The last experiment that was built, by its settings and folders: a worker answers many messages about one."""
+
+
+def _build(
+    settings: str, experiment: Experiment, folder: Path | None, spec_folder: Path
+) -> BuiltRun:
+    key = (settings, folder, spec_folder)
+    if key not in _BUILT:
+        _BUILT.clear()
+        _BUILT[key] = build(experiment, folder, spec_folder, on_client=True)
+    return _BUILT[key]
 
 
 @dataclass(frozen=True, slots=True)

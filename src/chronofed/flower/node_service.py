@@ -1,8 +1,6 @@
-"""A running node: a SuperNode that is started again whenever it ends, with its preforked app processes."""
+"""A running node: a SuperNode that is started again whenever it ends, and what stays beside it."""
 
 import json
-import shutil
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,8 +9,8 @@ from typing import Any
 from chronofed.core.errors import RunError
 from chronofed.flower.hub import NODE_KEY, read_node
 from chronofed.flower.keys import CA
-from chronofed.flower.prefork import write_launchers
-from chronofed.flower.processes import LOOPBACK, Processes, environment, find_program, free_port
+from chronofed.flower.processes import LOOPBACK, Processes, find_program, free_port
+from chronofed.flower.resident import Resident
 
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 60.0
 SOUND_S = 120.0
@@ -31,7 +29,7 @@ class NodeService:
         say: Tells the operator something in one line.
 
     Attributes:
-        processes: SuperNode and prefork server.
+        processes: SuperNode, prefork server and worker.
     """
 
     def __init__(
@@ -43,8 +41,8 @@ class NodeService:
         self.folder, self.say = folder.resolve(), say
         self.about = read_node(self.folder)
         self.config = {"client": self.about.client, "state": str(self.folder / "state"), **config}
-        launchers, self._socket = write_launchers(self.folder / "work")
-        variables = environment(self.folder / "work" / "home", launchers)
+        self._resident = Resident(self.folder / "work")
+        variables = self._resident.environment(self.folder / "work" / "home")
         self.processes = Processes(self.folder / "logs", variables)
         self._pause, self._started = SHORTEST_PAUSE_S, 0.0
 
@@ -57,7 +55,7 @@ class NodeService:
                 )
         (self.folder / NODE_KEY).chmod(0o600)
         try:
-            self._start_prefork()
+            self._resident.start(self.processes)
             self._start_node()
         except BaseException:
             self.__exit__()
@@ -66,14 +64,11 @@ class NodeService:
 
     def __exit__(self, *_: object) -> None:
         self.processes.__exit__()
-        shutil.rmtree(self._socket.parent, ignore_errors=True)
+        self._resident.close()
 
     def tend(self) -> None:
         """Start again what has ended."""
-        if self.processes.ended("prefork"):
-            # Without it, Flower starts each app process anew: slower, and as right.
-            self._socket.unlink(missing_ok=True)
-            self._start_prefork()
+        self._resident.tend(self.processes, self.say)
         if not self.processes.ended("node"):
             if time.monotonic() - self._started > SOUND_S:
                 self._pause = SHORTEST_PAUSE_S
@@ -84,10 +79,6 @@ class NodeService:
         self.say(f"the SuperNode has ended ({line}); starting it again")
         self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
         self._start_node()
-
-    def _start_prefork(self) -> None:
-        command = [sys.executable, "-m", "chronofed.flower.prefork", str(self._socket)]
-        self.processes.start("prefork", *command)
 
     def _start_node(self) -> None:
         table = " ".join(f"{key}={json.dumps(value)}" for key, value in self.config.items())
