@@ -9,11 +9,11 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
-from chronofed.core.atomic import write_atomic
+from chronofed.core.atomic import append_line, write_atomic
 from chronofed.core.errors import ChronofedError, RunError
 from chronofed.flower import proxy
 from chronofed.flower.app import new_app
-from chronofed.flower.hub import NODES, Hub
+from chronofed.flower.hub import HUB_LOG, NODES, Hub
 from chronofed.flower.keys import CA, CERTIFICATE, INNER, expires
 from chronofed.flower.local import CONNECTION
 from chronofed.flower.processes import (
@@ -50,12 +50,13 @@ class HubService:
     """
 
     def __init__(self, hub: Hub, say: Say = lambda line: None, listen: str = "127.0.0.1") -> None:
-        self.hub, self.say = hub, say
+        self.hub, self._say = hub, say
         self.listen = f"{listen}:{hub.settings.port}"
         self.port = free_port()
         self.processes = Processes(hub.logs, environment(hub.path / "home"))
         self._seen: tuple[float, ...] = ()
         self._failures, self._rounds, self._next_start = 0, -1, 0.0
+        self._running = False
         self._stack = ExitStack()
 
     def __enter__(self) -> "HubService":
@@ -76,10 +77,19 @@ class HubService:
         except BaseException:
             self.__exit__()
             raise
+        self.say("the hub has started")
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def say(self, line: str) -> None:
+        """Tell the operator something in one line, and keep it for the status."""
+        self._say(line)
+        event = {"time": round(time.time(), 3), "event": "hub", "message": line}
+        # A full disk must not stop what still works.
+        with suppress(OSError, ChronofedError):
+            append_line(self.hub.path / HUB_LOG, json.dumps(event).encode())
 
     def start_link(self) -> None:
         """Start the SuperLink and wait until it listens, on the loopback interface only."""
@@ -96,6 +106,8 @@ class HubService:
 
     def start_proxy(self) -> None:
         """Start the proxy and wait until it listens."""
+        # A proxy that was killed leaves its workers, which hold the port.
+        self.processes.stop("proxy")
         self.processes.start("proxy", *self._write_proxy())
         wait_for_port(self.hub.settings.port, self.processes)
 
@@ -151,10 +163,12 @@ class HubService:
         directory = RunDirectory(self.hub.run)
         if directory.summary() is not None:
             return False
-        busy = not self.processes.ended("app") or (
-            directory.exists and directory.state == "running"
-        )
-        if busy or time.monotonic() < self._next_start:
+        running = directory.exists and directory.state == "running"
+        if self._running and not running:
+            # Its process has ended; Flower would notice within a minute.
+            self.processes.stop("app")
+        self._running = running
+        if running or not self.processes.ended("app") or time.monotonic() < self._next_start:
             return True
         rounds = len(directory.history()) if directory.exists else 0
         self._failures = 0 if rounds > self._rounds else self._failures + 1

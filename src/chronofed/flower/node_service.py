@@ -13,7 +13,9 @@ from chronofed.flower.processes import LOOPBACK, Processes, find_program, free_p
 from chronofed.flower.resident import Resident
 
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 60.0
-SOUND_S = 120.0
+REFUSED_S, REFUSED_PAUSE_S = 180.0, 12.0
+"""Seconds within which a SuperNode that was killed is accepted again, and the longest pause until then."""
+SOUND_S = 30.0
 """Seconds that a SuperNode must have run for the next pause to be short again."""
 
 
@@ -44,7 +46,7 @@ class NodeService:
         self._resident = Resident(self.folder / "work")
         variables = self._resident.environment(self.folder / "work" / "home")
         self.processes = Processes(self.folder / "logs", variables)
-        self._pause, self._started = SHORTEST_PAUSE_S, 0.0
+        self._pause, self._started, self._sound = SHORTEST_PAUSE_S, 0.0, time.monotonic()
 
     def __enter__(self) -> "NodeService":
         find_program("flower-supernode")
@@ -71,13 +73,14 @@ class NodeService:
         self._resident.tend(self.processes, self.say)
         if not self.processes.ended("node"):
             if time.monotonic() - self._started > SOUND_S:
-                self._pause = SHORTEST_PAUSE_S
+                self._pause, self._sound = SHORTEST_PAUSE_S, time.monotonic()
             return
         if time.monotonic() < self._started + self._pause:
             return
         line = self.processes.last_line("node") or "no output"
         self.say(f"the SuperNode has ended ({line}); starting it again")
-        self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
+        lately = time.monotonic() - self._sound < REFUSED_S
+        self._pause = min(2 * self._pause, REFUSED_PAUSE_S if lately else LONGEST_PAUSE_S)
         self._start_node()
 
     def _start_node(self) -> None:
