@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from chronofed.flower.connections import read_lines
 from chronofed.flower.hub import Hub, HubSettings
 from chronofed.flower.hub_service import prepare_app
 from chronofed.flower.hub_status import HubStatus, read_status
@@ -27,6 +29,8 @@ class Fleet:
         nodes: Number of nodes; node 0 is called ``a`` and is client 0.
         hub: Folder of the hub.
         settings: Settings of the federation.
+
+    Processes start with the first :meth:`wait`.
     """
 
     def __init__(
@@ -37,7 +41,7 @@ class Fleet:
         self.hub.create(HubSettings(("127.0.0.1",), free_port()))
         self.names = [chr(ord("a") + k) for k in range(nodes)]
         for name in self.names:
-            self.hub.add_node(name).rename(folder / name)
+            shutil.move(self.hub.add_node(name), folder / name)
         prepare_app(self.hub, spec, quorum=nodes, join_timeout_s=300.0, **settings)
         self.processes = Processes(folder / "logs", environment(folder / "home"))
         self._commands = {"hub": ("hub", "start", str(self.hub.path))}
@@ -49,7 +53,6 @@ class Fleet:
         self._commands[name] += options
 
     def __enter__(self) -> "Fleet":
-        self.supervise()
         return self
 
     def __exit__(self, *_) -> None:
@@ -67,9 +70,14 @@ class Fleet:
         """Start one more node from then on."""
         self._commands[name] = ("node", "start", str(folder))
 
-    def start_app_of(self, text: str) -> None:
-        """Replace the program of the clients."""
-        (self.hub.app / "client_app.py").write_text(text)
+    def stop(self, name: str) -> None:
+        """Stop a node in order; :meth:`supervise` starts it again."""
+        self.processes.stop(name)
+
+    def remove(self, name: str) -> None:
+        """Stop a node, and do not start it again."""
+        del self._commands[name]
+        self.stop(name)
 
     @property
     def run(self) -> Path:
@@ -123,6 +131,10 @@ class Fleet:
         forks = self.of(name, "chronofed.flower.prefork")
         server = {int(pid) for pid in forks if _parent(pid) == self.pid(name)}
         return [pid for pid in forks if _parent(pid) in server] + self.of(name, "flwr-clientapp")
+
+    def answers(self) -> list[dict]:
+        """Who has answered in which round."""
+        return read_lines(self.run / "answers.jsonl")
 
     def json(self) -> dict:
         """What ``chronofed hub status --json`` prints."""

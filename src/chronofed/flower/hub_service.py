@@ -3,10 +3,12 @@
 import json
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from subprocess import Popen
+from threading import get_ident
 from typing import Any
 
 from chronofed.core.atomic import append_line, write_atomic
@@ -30,6 +32,8 @@ from chronofed.runs.json_files import read_json
 REGISTERED, ROSTER = "registered.json", "roster.json"
 RENEW_BEFORE = timedelta(days=30)
 PAUSE_S, LONGEST_PAUSE_S = 2.0, 60.0
+REGISTRATIONS = 4
+"""Nodes that are registered at the same time; each takes a process of Flower's for some seconds."""
 MAX_FAILURES = 5
 """Starts of the app in a row without a new round, after which the hub stops."""
 
@@ -116,7 +120,10 @@ class HubService:
         path = self.hub.path / REGISTERED
         known = {name: node.public for name, node in self.hub.nodes.items()}
         kept: dict[str, list[str]] = dict(read_json(path) or {})
-        alive = self._registered_ids() if kept else set()
+        alive = self._registered_ids() if path.exists() else set()
+        # A hub that was killed while it registered a node does not know its number.
+        for node in alive - {node for node, _ in kept.values()}:
+            self._flwr("unregister", node)
         for name, (node, public) in list(kept.items()):
             if node not in alive:
                 del kept[name]
@@ -124,12 +131,14 @@ class HubService:
                 self._flwr("unregister", node)
                 self.say(f"node {name} may no longer join")
                 del kept[name]
-        for name, public in known.items():
-            if name not in kept:
-                kept[name] = [self._register(name, public), public]
-                self.say(f"node {name} may join")
-            write_atomic(path, json.dumps(kept).encode())
         write_atomic(path, json.dumps(kept).encode())
+        new = [name for name in known if name not in kept]
+        with ThreadPoolExecutor(REGISTRATIONS) as pool:
+            registered = pool.map(lambda name: self._register(name, known[name]), new)
+            for name, node in zip(new, registered, strict=True):
+                kept[name] = [node, known[name]]
+                write_atomic(path, json.dumps(kept).encode())
+                self.say(f"node {name} may join")
         nodes = self.hub.nodes
         roster = {node: nodes[name].client for name, (node, _) in kept.items()}
         write_atomic(self.hub.path / ROSTER, json.dumps(roster).encode())
@@ -216,18 +225,19 @@ class HubService:
         Raises:
             ChronofedError: With the last line of its output.
         """
-        log = self.hub.logs / "operator.log"
-        log.unlink(missing_ok=True)
+        name = f"operator-{get_ident()}"
+        log = self.hub.logs / f"{name}.log"
         command = ("flwr", "supernode", action, *arguments, "local", "--format", "json")
-        code = self.processes.start("operator", *command).wait()
-        self.processes.stop("operator")
-        text = log.read_text()
+        code = self.processes.start(name, *command).wait()
+        self.processes.stop(name)
+        text, reason = log.read_text(), self.processes.last_line(name)
+        log.unlink()
         try:
             answer = json.loads(text[text.index("{") :])
         except ValueError:
             answer = {}
         if code != 0 or not answer.get("success"):
-            raise ChronofedError(f"flwr supernode {action}: {self.processes.last_line('operator')}")
+            raise ChronofedError(f"flwr supernode {action}: {reason}")
         return dict(answer)
 
 
@@ -254,5 +264,5 @@ def why_stopped(hub: Hub) -> str:
         if event["event"] == "stopped":
             return str(event["reason"])
         if event["event"] == "started":
-            break
+            return "its process was killed"
     return Processes(hub.logs, {}).last_line("app") or "no reason given"
