@@ -188,7 +188,7 @@ def past(tmp_path_factory, disks):
     spec = SPEC.format(folder=folder, columns=COLUMNS, nodes=NODES, rounds=ROUNDS)
     (folder / "spec.toml").write_text(spec)
     resolved = load(folder / "spec.toml").resolved()
-    with Fleet(folder, resolved, NODES, hub=disks / "hub" / "hub") as fleet:
+    with Fleet(folder, resolved, NODES, NODES, hub=disks / "hub" / "hub") as fleet:
         for client, name in enumerate(fleet.names):
             (folder / name / "source.toml").write_text(SOURCE)
             (folder / name / "rows.csv").write_text(HEAD + rows(client, COUNT * ROUNDS))

@@ -26,7 +26,8 @@ class Fleet:
     Args:
         folder: Folder of everything but the hub.
         spec: The specification.
-        nodes: Number of nodes; node 0 is called ``a`` and is client 0.
+        nodes: Number of nodes; the first is called ``a`` and has client 0.
+        clients: Number of clients; the last node has all that are left.
         hub: Folder of the hub.
         settings: Settings of the federation.
 
@@ -34,15 +35,17 @@ class Fleet:
     """
 
     def __init__(
-        self, folder: Path, spec: str, nodes: int, hub: Path | None = None, **settings
+        self, folder: Path, spec: str, nodes: int, clients: int, hub: Path | None = None, **settings
     ) -> None:
         self.folder = folder
         self.hub = Hub(hub or folder / "hub")
         self.hub.create(HubSettings(("127.0.0.1",), free_port()))
         self.names = [chr(ord("a") + k) for k in range(nodes)]
-        for name in self.names:
-            shutil.move(self.hub.add_node(name), folder / name)
-        prepare_app(self.hub, spec, quorum=nodes, join_timeout_s=300.0, **settings)
+        for number, name in enumerate(self.names):
+            # The last node has all clients that are left.
+            own = range(number, clients if name == self.names[-1] else number + 1)
+            shutil.move(self.hub.add_node(name, own), folder / name)
+        prepare_app(self.hub, spec, quorum=clients, join_timeout_s=300.0, **settings)
         self.processes = Processes(folder / "logs", environment(folder / "home"))
         self._commands = {"hub": ("hub", "start", str(self.hub.path))}
         for name in self.names:

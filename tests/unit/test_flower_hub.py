@@ -54,7 +54,7 @@ def test_a_node_gets_everything_it_needs(hub):
     first, second = hub.add_node("a"), hub.add_node("b")
     assert {path.name for path in first.iterdir()} == {CA, "node.json", NODE_KEY, f"{NODE_KEY}.pub"}
     about = read_node(second)
-    assert (about.name, about.client, about.hub) == ("b", 1, "hub.example.org:9000")
+    assert (about.name, about.clients, about.hub) == ("b", (1,), "hub.example.org:9000")
     assert (first / CA).read_bytes() == (hub.keys / CA).read_bytes()
     assert stat.S_IMODE((first / NODE_KEY).stat().st_mode) == 0o600
     public = (first / f"{NODE_KEY}.pub").read_bytes()
@@ -69,7 +69,7 @@ def test_a_node_that_is_removed_leaves_its_number(hub):
     assert not (hub.path / "nodes" / "a").exists()
     assert list(hub.headers().values()) == ["b"]
     hub.add_node("a")
-    assert {name: node.client for name, node in hub.nodes.items()} == {"a": 0, "b": 1}
+    assert {name: node.clients for name, node in hub.nodes.items()} == {"a": (0,), "b": (1,)}
     assert len(hub.headers().keys() & before.keys()) == 1
 
 
@@ -80,10 +80,10 @@ def test_names_of_nodes_are_plain(name, hub):
 
 
 def test_names_and_numbers_are_used_once(hub):
-    hub.add_node("a", 4)
-    for name, client, what in (("a", 5, "a node a"), ("b", 4, "a node for client 4")):
+    hub.add_node("a", [4, 6])
+    for name, client, what in (("a", 5, "a node a"), ("b", 6, "a node for client 6")):
         with pytest.raises(SpecError, match=f"has {what} already"):
-            hub.add_node(name, client)
+            hub.add_node(name, [client])
     with pytest.raises(SpecError, match=r"no node 'c'; it has a"):
         hub.remove_node("c")
 
@@ -188,7 +188,7 @@ def test_nginx_checks_the_configuration_before_it_is_used(hub):
 
 def test_a_node_is_the_client_that_its_key_says(tmp_path):
     path = tmp_path / "roster.json"
-    path.write_text(json.dumps({"11": 0, "12": 1}))
+    path.write_text(json.dumps({"11": [0], "12": [1]}))
     roster = Roster(None, "00c0ffee", lambda *_, **__: None, lambda: read_roster(path))
     roster._assign(11, 0)
     assert roster.node_of(0) == 11
@@ -287,7 +287,7 @@ def test_the_status_has_all_kinds_of_events_in_order_of_time(busy):
     write_lines(busy.path / "hub.jsonl", {"event": "hub", "message": "proxy", "time": 3.0})
     status = read_status(busy)
     assert status.counts == {"refused": 1, "hub": 1, "resumed": 1, "behind": 1}
-    words = [text.split(":")[0] for text in status.events]
+    words = [text[15:].split(":")[0] for text in status.events]
     assert words == ["round 1", "hub", "resumed", "round 1"]
     assert [node.restored for node in status.nodes] == ["", "behind in round 1"]
     text = "\n".join(status.lines())
@@ -339,5 +339,6 @@ def test_the_commands(tmp_path, capsys, monkeypatch):
 
 
 def test_settings_of_a_known_node():
-    with pytest.raises(ValueError, match=r"KnownNode\.client"):
-        KnownNode(-1, "x")
+    for clients in ((-1,), ()):
+        with pytest.raises(ValueError, match=r"KnownNode\.clients"):
+            KnownNode(clients, "x")

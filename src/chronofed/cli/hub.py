@@ -58,8 +58,8 @@ def _add_start(parser: ArgumentParser) -> None:
 
 def _add_add_node(parser: ArgumentParser) -> None:
     parser.add_argument("names", nargs="+", metavar="NAME", help="names of the nodes")
-    text = "number of the client, for one node (default: the lowest that is free)"
-    parser.add_argument("--client", type=int, metavar="N", help=text)
+    text = "numbers of the clients of one node (default: one, the lowest that is free)"
+    parser.add_argument("--client", type=int, nargs="+", default=[], metavar="N", help=text)
 
 
 def _add_remove_node(parser: ArgumentParser) -> None:
@@ -151,7 +151,7 @@ def _prepare(hub: "Hub", options: Namespace) -> None:
 def _add_node(options: Namespace) -> int:
     from chronofed.flower.hub import Hub
 
-    if options.client is not None and len(options.names) > 1:
+    if options.client and len(options.names) > 1:
         raise SpecError("hub add-node: --client works with one NAME only")
     hub = Hub(options.hub)
     for name in options.names:

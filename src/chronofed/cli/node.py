@@ -19,7 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     start = actions.add_parser("start", help=text, description=f"{text[0].upper()}{text[1:]}.")
     text = "folders from: hub add-node"
     start.add_argument("folders", type=Path, nargs="+", metavar="DIR", help=text)
-    text = "TOML file whose table [source] describes the client's own data; {name} stands for the node's name"
+    text = "TOML file whose table [source] describes the data; {name} and {client} stand for those of the node"
     start.add_argument("--source", type=Path, metavar="FILE", help=text)
     text = "folder of the client stores (default: state in each DIR)"
     start.add_argument("--state", type=Path, metavar="DIR", help=text)
@@ -46,7 +46,8 @@ def run(options: Namespace) -> int:
         return 0
     with NodeService(options.folders, config, note) as service:
         for node in service.nodes:
-            note(f"node {node.about.name} (client {node.about.client}) of {node.about.hub}")
+            numbers = ", ".join(map(str, node.about.clients))
+            note(f"node {node.about.name} (client {numbers}) of {node.about.hub}")
         note("to stop, press Ctrl-C")
         while True:
             service.tend()
@@ -62,7 +63,9 @@ def _config(options: Namespace) -> dict[str, str | float]:
 
     about = [read_node(folder) for folder in options.folders]
     for node in about if options.source is not None else ():
-        load_source(Path(str(options.source).replace("{name}", node.name)))
+        for client in node.clients:
+            path = str(options.source).replace("{name}", node.name)
+            load_source(Path(path.replace("{client}", str(client))))
     config: dict[str, str | float] = {
         name: str(path.resolve())
         for name in ("source", "state", "data")
@@ -72,5 +75,5 @@ def _config(options: Namespace) -> dict[str, str | float]:
         if getattr(options, name) is not None:
             config[name] = getattr(options, name)
     for node in about:
-        from_table({"client": node.client, **config}, Node, "node start")
+        from_table({"client": node.clients[0], **config}, Node, "node start")
     return config

@@ -4,10 +4,12 @@ Settings of the node are given with ``--node-config`` when it is started:
 
 ===============  ==============================================================================
 ``client``       number of the client, from 0 (or Flower's ``partition-id``)
+``others``       numbers of further clients of this machine, with commas between them
 ``state``        folder of its client stores (default ``~/.local/state/chronofed``)
 ``data``         folder of data files
 ``source``       TOML file whose table ``[source]`` describes the client's own data; by default
-                 the client uses its part of the specification's data, as in a simulation
+                 the client uses its part of the specification's data, as in a simulation;
+                 ``{client}`` stands for the client's number
 ``limit_mb``     maximum megabytes of past data to keep; the oldest are removed first
 ``max_age``      maximum age of past data to keep, with its unit, such as ``365 days``
 ``max_steps``    maximum number of local steps in a round (default 100,000)
@@ -118,7 +120,7 @@ def make_node(node_config: UserConfig, run_config: UserConfig, folder: Path) -> 
     """
     from chronofed.core.spec_io import from_table
     from chronofed.data.client_source.load import load_source
-    from chronofed.flower.node import ClientNode, ScenarioData, SourceData
+    from chronofed.flower.node import ClientNode, ScenarioData, SourceData, SourceFiles
     from chronofed.flower.settings import Node
 
     table = {name: value for name, value in node_config.items() if name not in FLOWER_KEYS}
@@ -126,16 +128,38 @@ def make_node(node_config: UserConfig, run_config: UserConfig, folder: Path) -> 
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         msg = "this node does not say which client it is: start it with --node-config 'client=0'"
         raise SpecError(msg)
+    others = _numbers(table.pop("others", ""))
     node = from_table(table, Node, "node-config")
     data = expand(node.data) if node.data else None
     provider: DataProvider = ScenarioData(data, folder)
     if node.source:
-        provider = SourceData(load_source(expand(node.source)))
+        several = "{client}" in node.source
+        provider = (
+            SourceFiles(node.source) if several else SourceData(load_source(expand(node.source)))
+        )
     state = expand(node.state)
     known = experiments(run_config, folder)
     return ClientNode(
-        node.client, known, state, provider, node.client_store, limits=node.order_limits
+        node.client,
+        known,
+        state,
+        provider,
+        node.client_store,
+        limits=node.order_limits,
+        others=others,
     )
+
+
+def _numbers(text: bool | int | float | str) -> tuple[int, ...]:
+    """Read numbers of clients.
+
+    Raises:
+        SpecError: If they are none.
+    """
+    words = [word.strip() for word in str(text).split(",") if word.strip()]
+    if not all(word.isdecimal() for word in words):
+        raise SpecError(f"node-config.others: expected numbers such as '1,2,5', not {text!r}")
+    return tuple(map(int, words))
 
 
 def experiments(run_config: UserConfig, folder: Path) -> "dict[str, Experiment]":

@@ -140,7 +140,7 @@ class HubService:
                 write_atomic(path, json.dumps(kept).encode())
                 self.say(f"node {name} may join")
         nodes = self.hub.nodes
-        roster = {node: nodes[name].client for name, (node, _) in kept.items()}
+        roster = {node: nodes[name].clients for name, (node, _) in kept.items()}
         write_atomic(self.hub.path / ROSTER, json.dumps(roster).encode())
 
     def submit(self) -> "Popen[bytes]":

@@ -22,12 +22,12 @@ RECENT = 10
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """Status of a node.
+    """Status of a client, and of the node that it is behind.
 
     Attributes:
-        name: Its name.
-        client: Number of its client.
-        seen: Time of its last heartbeat; ``None`` if there was none lately.
+        name: Name of the node.
+        client: Number of the client.
+        seen: Time of the node's last heartbeat; ``None`` if there was none lately.
         round: The last round in which its reply was accepted; ``None`` before the first.
         refused: Number of replies that were refused.
         restored: The last time that its state was behind or ahead of the server's; empty if it never was.
@@ -53,7 +53,7 @@ class HubStatus:
         rounds: Rounds of the run; ``None`` if it has no end.
         round_s: Typical seconds of a round lately; ``None`` if not known.
         expires: Time at which the certificate expires.
-        nodes: Its nodes.
+        nodes: Its nodes, one entry for every client.
         strangers: Number of requests lately that were refused because they came from nobody it knows.
         counts: Number of events so far, by kind.
         events: The last things that went wrong, oldest first.
@@ -128,12 +128,13 @@ def read_status(hub: Hub, recent: int = RECENT) -> HubStatus:
         median(seconds) if seconds else None,
         expiry,
         tuple(
-            _node(name, node.client, connections.seen.get(name), trained, events)
+            _node(name, client, connections.seen.get(name), trained, events)
             for name, node in sorted(hub.nodes.items())
+            for client in node.clients
         ),
         connections.strangers,
-        Counter(e["event"] for e in events),
-        tuple(describe(e) for e in events[-recent:]),
+        dict(Counter(e["event"] for e in events)),
+        tuple(f"{_clock(e)} {describe(e)}" for e in events[-recent:]),
     )
 
 
@@ -145,6 +146,10 @@ def _events(hub: Hub, connections: tuple[Event, ...]) -> list[Event]:
         event["event"] = "resumed"
     everything = [*own, *read_lines(hub.path / HUB_LOG), *connections]
     return sorted(everything, key=lambda event: float(event["time"]))
+
+
+def _clock(event: Event) -> str:
+    return time.strftime("%m-%d %H:%M:%S", time.localtime(event["time"]))
 
 
 def _node(

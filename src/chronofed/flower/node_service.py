@@ -85,7 +85,9 @@ class RunningNode:
     def __init__(self, folder: Path, config: Mapping[str, Any], processes: Processes) -> None:
         self.folder, self.about, self._processes = folder, read_node(folder), processes
         own = {key: _filled(value, self.about.name) for key, value in config.items()}
-        self.config = {"client": self.about.client, "state": str(folder / "state"), **own}
+        first, *others = self.about.clients
+        numbers = {"others": ",".join(map(str, others))} if others else {}
+        self.config = {"client": first, **numbers, "state": str(folder / "state"), **own}
         self._process = f"node-{self.about.name}"
         self._pause, self._started, self._sound = SHORTEST_PAUSE_S, 0.0, time.monotonic()
 
