@@ -54,7 +54,8 @@ def memory(folder: Path) -> dict[str, tuple[int, float]]:
     for path in Path("/proc").glob("[0-9]*"):
         try:
             line = (path / "cmdline").read_bytes().decode(errors="replace")
-            if str(folder).encode() not in (path / "environ").read_bytes():
+            about = line.encode() + (path / "environ").read_bytes()
+            if str(folder).encode() not in about:
                 continue
             text = (path / "smaps_rollup").read_text()
         except OSError:
