@@ -161,6 +161,21 @@ def test_they_learn_from_rows_that_arrive_during_the_run(coast):
     assert (about["remote"], about["clients"]) == (True, 2)
 
 
+def test_a_machine_with_several_clients_reads_the_file_of_each(tmp_path, monkeypatch):
+    apart, together = tmp_path / "apart", tmp_path / "together"
+    apart.mkdir()
+    together.mkdir()
+    one, other = Coast(apart), Coast(together)
+    one.serve()
+    both = {"others": "1", "source": str(together / "{client}.toml")}
+    machine = {10: other.client_node(0, **both)}
+    monkeypatch.setattr(other, "client_node", lambda client, **_: machine[10])
+    other.serve()
+    kept = [load_latest(folder / "run" / "checkpoints")[0] for folder in (apart, together)]
+    assert all(torch.equal(kept[0].server[name], kept[1].server[name]) for name in kept[0].server)
+    assert [other.client_store(client).samples for client in (0, 1)] == [12, 12]
+
+
 def test_the_server_s_directory_has_none_of_their_rows(coast):
     """The distinctive fraction of every wind, as text and as a number of any width, and the names of rows."""
     coast.serve()

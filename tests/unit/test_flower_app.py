@@ -89,7 +89,7 @@ def test_keys_are_for_their_owner_alone(tmp_path):
     pytest.importorskip("cryptography")
     files = make_keys(tmp_path / "keys", 2, ["hub.example.org", "10.0.0.1"])
     secret = {f.name for f in files if stat.S_IMODE(f.stat().st_mode) == 0o600}
-    assert secret == {"superlink.key", "client-0", "client-1"}
+    assert secret == {"ca.key", "loopback.key", "superlink.key", "client-0", "client-1"}
     with pytest.raises(RunError, match="contains keys already"):
         make_keys(tmp_path / "keys", 2, ["x"])
     with pytest.raises(SpecError, match="at least one client"):

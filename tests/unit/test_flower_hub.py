@@ -13,6 +13,7 @@ import pytest
 from chronofed.cli.main import main
 from chronofed.core.errors import RunError, SpecError
 from chronofed.flower import proxy
+from chronofed.flower.connections import read_connections
 from chronofed.flower.hub import NODE_KEY, Hub, HubSettings, KnownNode, read_node
 from chronofed.flower.hub_status import Follower, describe, duration, read_status
 from chronofed.flower.keys import (
@@ -56,7 +57,7 @@ def test_a_node_gets_everything_it_needs(hub):
     first, second = hub.add_node("a"), hub.add_node("b")
     assert {path.name for path in first.iterdir()} == {CA, "node.json", NODE_KEY, f"{NODE_KEY}.pub"}
     about = read_node(second)
-    assert (about.name, about.client, about.hub) == ("b", 1, "hub.example.org:9000")
+    assert (about.name, about.clients, about.hub) == ("b", (1,), "hub.example.org:9000")
     assert (first / CA).read_bytes() == (hub.keys / CA).read_bytes()
     assert stat.S_IMODE((first / NODE_KEY).stat().st_mode) == 0o600
     public = (first / f"{NODE_KEY}.pub").read_bytes()
@@ -71,7 +72,7 @@ def test_a_node_that_is_removed_leaves_its_number(hub):
     assert not (hub.path / "nodes" / "a").exists()
     assert list(hub.headers().values()) == ["b"]
     hub.add_node("a")
-    assert {name: node.client for name, node in hub.nodes.items()} == {"a": 0, "b": 1}
+    assert {name: node.clients for name, node in hub.nodes.items()} == {"a": (0,), "b": (1,)}
     assert len(hub.headers().keys() & before.keys()) == 1
 
 
@@ -82,10 +83,10 @@ def test_names_of_nodes_are_plain(name, hub):
 
 
 def test_names_and_numbers_are_used_once(hub):
-    hub.add_node("a", 4)
-    for name, client, what in (("a", 5, "a node a"), ("b", 4, "a node for client 4")):
+    hub.add_node("a", [4, 6])
+    for name, client, what in (("a", 5, "a node a"), ("b", 6, "a node for client 6")):
         with pytest.raises(SpecError, match=f"has {what} already"):
-            hub.add_node(name, client)
+            hub.add_node(name, [client])
     with pytest.raises(SpecError, match=r"no node 'c'; it has a"):
         hub.remove_node("c")
 
@@ -193,7 +194,7 @@ def test_nginx_checks_the_configuration_before_it_is_used(hub):
 
 def test_a_node_is_the_client_that_its_key_says(tmp_path):
     path = tmp_path / "roster.json"
-    path.write_text(json.dumps({"11": 0, "12": 1}))
+    path.write_text(json.dumps({"11": [0], "12": [1]}))
     roster = Roster(None, "00c0ffee", lambda *_, **__: None, lambda: read_roster(path))
     roster._assign(11, 0)
     assert roster.node_of(0) == 11
@@ -249,6 +250,57 @@ def test_the_status_says_who_was_seen_and_what_went_wrong(busy):
         assert piece in text
 
 
+def line(node, at, call="send-node-heartbeat", status=200):
+    return {"node": node, "status": status, "time": at, "request": f"POST /v1/fleet/{call}"}
+
+
+def test_starts_silences_and_refusals_of_nodes_are_events(tmp_path):
+    write_lines(
+        tmp_path / "seen.old",
+        line("a", 10.0, "activate-node"),
+        line("b", 10.5, "activate-node"),
+        *(line("a", 20.0 * k) for k in range(1, 5)),
+    )
+    write_lines(
+        tmp_path / proxy.SEEN_LOG,
+        line("a", 130.0),
+        line("a", 140.0, "activate-node", 412),
+        line("a", 150.0, "activate-node", 412),
+        line("", 151.0, "pull-messages", 401),
+        line("a", 152.0, "activate-node"),
+        line("a", 1000.0, "activate-node", 401),
+        line("b", 1001.0, "push-object", 413),
+    )
+    found = read_connections(tmp_path)
+    assert found.strangers == 1
+    assert found.seen == {"a": 152.0, "b": 10.5}
+    said = [(e["time"], describe(e)) for e in found.events]
+    taken = (
+        "Flower takes it for connected: killed less than a minute ago, or two machines with one key"
+    )
+    assert said == [
+        (130.0, "silent node a: no heartbeat for 50 s"),
+        (140.0, f"not accepted node a: {taken} (2 times)"),
+        (152.0, "restarted node a"),
+        (1000.0, "not accepted node a: HTTP 401 (1 times)"),
+    ]
+
+
+def test_the_status_has_all_kinds_of_events_in_order_of_time(busy):
+    behind = {"event": "behind", "round": 1, "client": 1, "reason": "old", "time": 5.0}
+    started = [{"event": "started", "time": t} for t in (1.0, 4.0)]
+    write_lines(busy.run / "events.jsonl", started[0], REFUSED, started[1], behind)
+    write_lines(busy.path / "hub.jsonl", {"event": "hub", "message": "proxy", "time": 3.0})
+    status = read_status(busy)
+    assert status.counts == {"refused": 1, "hub": 1, "resumed": 1, "behind": 1}
+    words = [text[15:].split(":")[0] for text in status.events]
+    assert words == ["round 1", "hub", "resumed", "round 1"]
+    assert [node.restored for node in status.nodes] == ["", "behind in round 1"]
+    text = "\n".join(status.lines())
+    assert "events: 1 behind, 1 hub, 1 refused, 1 resumed" in text
+    assert len(read_status(busy, 2).events) == 2
+
+
 def test_the_operator_hears_of_every_round_and_event_once(busy):
     follower = Follower(busy)
     assert follower.news() == []
@@ -280,6 +332,8 @@ def test_the_commands(tmp_path, capsys, monkeypatch):
     capsys.readouterr()
     assert main(["hub", "status", hub, "--json"]) == 0
     assert [node["name"] for node in json.loads(capsys.readouterr().out)["nodes"]] == ["a"]
+    assert main(["hub", "status", hub, "--events", "0"]) == SpecError.exit_code
+    capsys.readouterr()
     node = str(tmp_path / "hub" / "nodes" / "a")
     assert main(["node", "start", node, "--unit", "--limit-mb", "5"]) == 0
     unit = capsys.readouterr().out
@@ -291,5 +345,6 @@ def test_the_commands(tmp_path, capsys, monkeypatch):
 
 
 def test_settings_of_a_known_node():
-    with pytest.raises(ValueError, match=r"KnownNode\.client"):
-        KnownNode(-1, "x")
+    for clients in ((-1,), ()):
+        with pytest.raises(ValueError, match=r"KnownNode\.clients"):
+            KnownNode(clients, "x")

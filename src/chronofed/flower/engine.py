@@ -8,7 +8,15 @@ after the client's node has come back under another number, or after the server 
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -113,7 +121,7 @@ class FlowerEngine:
         settings: Timeouts, quorum and limits.
         on_event: Called with every event: clients that join, leave, fail, are late or are refused.
         on_answers: Called after every exchange with who was asked and who has answered.
-        expected_nodes: Returns the client of every node that may join, by node; by default all may join.
+        expected_nodes: Returns the clients of every node that may join, by node; by default all may join.
         client_states: Always empty: client states stay on the clients.
         counts: Number of events so far, by kind.
         now: Clock, in seconds.
@@ -128,7 +136,7 @@ class FlowerEngine:
     settings: Federation = Federation()
     on_event: OnEvent = field(default=lambda event: None)
     on_answers: OnEvent = field(default=lambda answers: None)
-    expected_nodes: Callable[[], Mapping[int, int]] | None = None
+    expected_nodes: Callable[[], Mapping[int, Collection[int]]] | None = None
     client_states: MutableMapping[int, ClientState] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     now: Callable[[], float] = time.monotonic

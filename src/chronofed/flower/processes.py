@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import shutil
 import signal
 import socket
@@ -20,6 +21,7 @@ GRACE_S = 10.0
 """Seconds between asking a program to end and killing it."""
 START_TIMEOUT_S = 90.0
 """Seconds that a SuperLink may take to listen."""
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 PR_SET_PDEATHSIG = 1
 """Option of Linux's ``prctl``: send this process a signal when its parent ends."""
 
@@ -134,9 +136,10 @@ class Processes:
                 )
 
     def last_line(self, name: str) -> str:
-        """Return the last line of a program's log."""
+        """Return the last line of a program's log, without colours."""
         log = self.logs / f"{name}.log"
-        lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+        text = log.read_text(errors="replace") if log.exists() else ""
+        lines = COLOURS.sub("", text).split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def __enter__(self) -> "Processes":

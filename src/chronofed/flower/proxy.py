@@ -31,7 +31,7 @@ NODE_CALLS = (
     "confirm-message-received",
 )
 """Calls of a node that has a key; registering and unregistering are the operator's."""
-HEARTBEAT = "/v1/fleet/send-node-heartbeat"
+HEARTBEAT, START = "/v1/fleet/send-node-heartbeat", "/v1/fleet/activate-node"
 CONFIGURATION, SEEN_LOG, ERROR_LOG = "nginx.conf", "seen.log", "nginx-error.log"
 MAX_BODY_MB = 64
 """Largest request in megabytes; Flower sends arrays in parts of 5 MB, and apps of at most 10 MB."""
@@ -57,10 +57,11 @@ http {{
     default "";
 {nodes}
   }}
-  # What the operator wants to know: heartbeats of nodes, and every request that is refused.
+  # What the operator wants to know: starts and heartbeats of nodes, and every request that is refused.
   map $status:$request_uri $of_interest {{
     default 0;
     "200:{heartbeat}" 1;
+    "200:{start}" 1;
     "~^4" 1;
   }}
   log_format seen escape=json '{{"time":$msec,"node":"$node","address":"$remote_addr",'
@@ -144,6 +145,7 @@ def configuration(
         error_log=ERROR_LOG,
         seen_log=SEEN_LOG,
         heartbeat=HEARTBEAT,
+        start=START,
         max_body_mb=MAX_BODY_MB,
         # Several nodes may share an address, and each holds a few connections.
         max_connections=1024,

@@ -161,9 +161,9 @@ def run_server(
     return summary
 
 
-def read_roster(path: Path) -> dict[int, int]:
-    """Read which node is which client; the hub writes this file when its nodes change."""
-    return {int(node): int(client) for node, client in (read_json(path) or {}).items()}
+def read_roster(path: Path) -> dict[int, list[int]]:
+    """Read which node has which clients; the hub writes this file when its nodes change."""
+    return {int(node): list(clients) for node, clients in (read_json(path) or {}).items()}
 
 
 class EventLog(logging.Handler):
