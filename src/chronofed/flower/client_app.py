@@ -27,10 +27,8 @@ from typing import Any
 from chronofed.core.errors import ChronofedError, DataError, SpecError
 from chronofed.core.paths import expand
 from chronofed.core.spec_io import from_table
-from chronofed.data.client_source import Source
-from chronofed.data.client_source.load import load_source
 from chronofed.flower.messages import Message, method_fingerprint, write_error
-from chronofed.flower.node import ClientNode, DataProvider, ScenarioData, SourceData
+from chronofed.flower.node import ClientNode, DataProvider, ScenarioData, SourceData, own_source
 from chronofed.flower.processes import exit_with_flower
 from chronofed.flower.settings import Node
 from chronofed.flower.transport import from_content, import_flower, to_content
@@ -116,20 +114,6 @@ def make_node(node_config: UserConfig, run_config: UserConfig, folder: Path) -> 
     return ClientNode(
         node.client, known, state, provider, node.client_store, limits=node.order_limits
     )
-
-
-def own_source(client: int, file: str) -> Source:
-    """Read the description of a client's own data.
-
-    Raises:
-        DataError: If it cannot be read. The message does not say why, because the server sees it.
-    """
-    try:
-        return load_source(expand(file))
-    except ChronofedError as error:
-        raise DataError(
-            f"client {client} cannot use the description of its own data: see its node's log"
-        ) from error
 
 
 def experiments(run_config: UserConfig, folder: Path) -> dict[str, Experiment]:

@@ -16,8 +16,10 @@ from chronofed.clients.order_check import OrderCheck, OrderLimits, with_time_lim
 from chronofed.clients.state import ClientState, join_records
 from chronofed.clients.store import ClientStore
 from chronofed.core.errors import ChronofedError, DataError, SpecError
+from chronofed.core.paths import expand
 from chronofed.core.types import Record, Samples
 from chronofed.data.client_source import ClientData, Source
+from chronofed.data.client_source.load import load_source
 from chronofed.data.dataset import Dataset
 from chronofed.engines.base import one_thread
 from chronofed.flower.codec import MAX_BODY_BYTES, read_order, write_result
@@ -125,6 +127,20 @@ class SourceData:
         objective = experiment.task(dataset).objective()
         _check_size(objective, experiment.method.composed.receive(order.server, objective), order)
         return RoundData(data.samples, client_store.alias(data.key), objective, data)
+
+
+def own_source(client: int, file: str) -> Source:
+    """Read the description of a client's own data.
+
+    Raises:
+        DataError: If it cannot be read. The message does not say why, because the server sees it.
+    """
+    try:
+        return load_source(expand(file))
+    except ChronofedError as error:
+        raise DataError(
+            f"client {client} cannot use the description of its own data: see its node's log"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
