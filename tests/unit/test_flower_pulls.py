@@ -12,6 +12,14 @@ from chronofed.flower.pulls import MemoryLimit, Pulls
 from chronofed.flower.transport import _content
 
 
+@pytest.fixture(autouse=True)
+def usual_memory():
+    """A reply that is still under way keeps the limit of this process."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    yield
+    resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
 def reply(message_id: str, to: str | None = None):
     return SimpleNamespace(
         metadata=SimpleNamespace(reply_to_message_id=to or message_id), name=message_id

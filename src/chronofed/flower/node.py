@@ -147,6 +147,20 @@ class SourceData:
         return RoundData(data.samples, client_store.alias(data.key), objective, data)
 
 
+def own_source(client: int, file: str) -> Source:
+    """Read the description of a client's own data.
+
+    Raises:
+        DataError: If it cannot be read. The message does not say why, because the server sees it.
+    """
+    try:
+        return load_source(expand(file))
+    except ChronofedError as error:
+        raise DataError(
+            f"client {client} cannot use the description of its own data: see its node's log"
+        ) from error
+
+
 @dataclass(frozen=True, slots=True)
 class SourceFiles:
     """Provides the own data of several clients of a machine.

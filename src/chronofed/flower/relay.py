@@ -15,12 +15,12 @@ from pathlib import Path
 
 from chronofed.flower.processes import LOOPBACK
 
-HOLD_S = 20.0
-"""Seconds that a node may wait: it gives up after 30."""
+HOLD_S = 12.0
+"""Seconds that a node may wait: it gives up after 30, and what a slow SuperLink answers later is lost."""
 LOOK_S = 0.02
 """Seconds between two looks at the file that says that orders were sent."""
 MAX_REQUEST_BYTES, MAX_REPLY_BYTES = 2**16, 2**26
-TIMEOUT_S = 15.0
+TIMEOUT_S = 25.0
 """Seconds that the proxy or the SuperLink may be silent."""
 EMPTY = b"content-length: 0"
 
