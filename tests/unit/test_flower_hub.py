@@ -287,7 +287,7 @@ def test_the_status_has_all_kinds_of_events_in_order_of_time(busy):
     write_lines(busy.path / "hub.jsonl", {"event": "hub", "message": "proxy", "time": 3.0})
     status = read_status(busy)
     assert status.counts == {"refused": 1, "hub": 1, "resumed": 1, "behind": 1}
-    words = [text[15:].split(":")[0] for text in status.events]
+    words = [text[20:].split(":")[0] for text in status.events]
     assert words == ["round 1", "hub", "resumed", "round 1"]
     assert [node.restored for node in status.nodes] == ["", "behind in round 1"]
     text = "\n".join(status.lines())

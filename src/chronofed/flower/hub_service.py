@@ -19,6 +19,7 @@ from chronofed.flower.hub import HUB_LOG, NODES, Hub
 from chronofed.flower.keys import CA, CERTIFICATE, INNER, expires
 from chronofed.flower.local import CONNECTION
 from chronofed.flower.processes import (
+    GRACE_S,
     LOOPBACK,
     Processes,
     environment,
@@ -60,7 +61,7 @@ class HubService:
         self.processes = Processes(hub.logs, environment(hub.path / "home"))
         self._seen: tuple[float, ...] = ()
         self._failures, self._rounds, self._next_start = 0, -1, 0.0
-        self._running = False
+        self._running, self._listening = False, 0.0
         self._stack = ExitStack()
 
     def __enter__(self) -> "HubService":
@@ -72,6 +73,7 @@ class HubService:
         connection = CONNECTION.format(address=f"{LOOPBACK}:{self.port}", security=security)
         write_atomic(home / "config.toml", connection.encode())
         self._stack.enter_context(self.processes)
+        self.say("the hub starts")
         try:
             self._renew_in_time()
             self.start_link()
@@ -81,7 +83,6 @@ class HubService:
         except BaseException:
             self.__exit__()
             raise
-        self.say("the hub has started")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -107,6 +108,11 @@ class HubService:
             *("--database", str(self.hub.path / "superlink.db")),
         )
         wait_for_port(self.port, self.processes)
+        self._listening = time.monotonic()
+
+    @property
+    def _listens_s(self) -> float:
+        return time.monotonic() - self._listening
 
     def start_proxy(self) -> None:
         """Start the proxy and wait until it listens."""
@@ -154,6 +160,10 @@ class HubService:
             self.say(
                 f"the SuperLink has ended ({self.processes.last_line('superlink')}); starting it again"
             )
+            self.processes.stop("superlink", "app")
+            self.start_link()
+        if self.processes.lacks_children("superlink") and self._listens_s > GRACE_S:
+            self.say("the SuperLink has lost its SuperExec; starting it again")
             self.processes.stop("superlink", "app")
             self.start_link()
         if self.processes.ended("proxy"):
