@@ -16,7 +16,7 @@ from tests.helpers.trial import NEEDS_FLOWER, NEEDS_NGINX, differences, small, u
 
 pytestmark = [NEEDS_FLOWER, NEEDS_NGINX]
 
-NODES, CLIENTS, ROUNDS, KILLS, BATCHES, SEED = 4, 5, 8, 10, 5, 19
+NODES, CLIENTS, ROUNDS, KILLS, BATCHES, SEED = 4, 5, 6, 10, 2, 19
 EXPERIMENT = small(rounds=ROUNDS, scenario=Subsets(clients=CLIENTS, subsets=4))
 
 
