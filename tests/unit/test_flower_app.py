@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -191,6 +192,32 @@ def test_a_port_is_waited_for(started):
         server.bind(("127.0.0.1", 0))
         server.listen()
         wait_for_port(server.getsockname()[1], started)
+
+
+PARENT = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(
+    not list(Path("/proc/self/task").glob("*/children")), reason="Linux does not list children here"
+)
+def test_a_program_that_has_lost_its_child_is_noticed(started):
+    """A child that was killed stays as a zombie, for nobody waits for it."""
+    started.start("parent", sys.executable, "-c", PARENT)
+    while not (number := started.last_line("parent")):
+        started.check()
+        time.sleep(0.05)
+    assert not started.lacks_children("parent")
+    os.kill(int(number), signal.SIGKILL)
+    while not started.lacks_children("parent"):
+        started.check()
+        time.sleep(0.05)
+    started.kill("parent")
+    assert not started.lacks_children("parent")
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """The folder of a hub, its certificates and its proxy; nothing is started."""
 
+import itertools
 import json
 import os
 import ssl
@@ -12,7 +13,7 @@ import pytest
 
 from chronofed.cli.main import main
 from chronofed.core.errors import RunError, SpecError
-from chronofed.flower import proxy
+from chronofed.flower import node_service, proxy
 from chronofed.flower.connections import read_connections
 from chronofed.flower.hub import NODE_KEY, Hub, HubSettings, KnownNode, read_node
 from chronofed.flower.hub_status import Follower, describe, duration, read_status
@@ -207,6 +208,94 @@ def test_a_node_is_the_client_that_its_key_says(tmp_path):
     assert roster.node_of(0) == 11
 
 
+class Stage:
+    """Processes that never were, and a clock that only tests move."""
+
+    def __init__(self):
+        self.now, self.over, self.orphan, self.started = 1000.0, False, False, []
+
+    def monotonic(self):
+        return self.now
+
+    def ended(self, name):
+        return self.over
+
+    def lacks_children(self, name):
+        return self.orphan and not self.over
+
+    def last_line(self, name):
+        return "refused"
+
+    def stop(self, name):
+        pass
+
+    def start(self, name, *command):
+        self.started.append((self.now, name, command))
+        self.orphan = False
+
+
+@pytest.fixture
+def stage(monkeypatch):
+    stage = Stage()
+    monkeypatch.setattr(node_service, "time", stage)
+    return stage
+
+
+def watch(node, stage, seconds, said):
+    for _ in range(seconds):
+        stage.now += 1
+        node.tend(said.append)
+
+
+def test_a_node_that_is_refused_is_started_again_and_again(hub, stage):
+    folder, said = hub.add_node("a", [3, 5]), []
+    config = {"source": "/data/{name}-{client}.toml", "limit_mb": 5.0}
+    node = node_service.RunningNode(folder, config, stage)
+    node.check()
+    node.start()
+    (_, name, command), table = stage.started[0], stage.started[0][2][-1]
+    assert name == "node-a"
+    assert "hub.example.org:9000" in command
+    for text in ('client=3 others="5"', 'source="/data/a-{client}.toml"', "limit_mb=5.0"):
+        assert text in table
+    stage.over = True
+    watch(node, stage, 150, said)
+    times = [at for at, *_ in stage.started]
+    pauses = [after - before for before, after in itertools.pairwise(times)]
+    # It is refused for up to a minute; after three minutes nobody is in a hurry any more.
+    assert pauses[:4] == [2, 4, 8, 12]
+    assert max(pauses) == 12
+    assert said[0] == "the SuperNode of a has ended (refused); starting it again"
+    watch(node, stage, 600, said)
+    assert stage.started[-1][0] - stage.started[-2][0] == 60
+    stage.over = False
+    watch(node, stage, 60, said)
+    stage.over, before = True, len(stage.started)
+    watch(node, stage, 6, said)
+    # At once, and after four seconds.
+    assert len(stage.started) == before + 2
+
+
+def test_a_node_without_its_superexec_is_started_again(hub, stage):
+    said = []
+    node = node_service.RunningNode(hub.add_node("a"), {}, stage)
+    node.start()
+    stage.orphan = True
+    watch(node, stage, 25, said)
+    # At first it may not have started it yet.
+    assert len(stage.started) == 1
+    watch(node, stage, 25, said)
+    assert len(stage.started) == 2
+    assert said == ["the SuperNode of a has lost its SuperExec; starting it again"]
+
+
+def test_a_node_needs_the_whole_folder(hub, stage):
+    folder = hub.add_node("a")
+    (folder / NODE_KEY).unlink()
+    with pytest.raises(RunError, match=r"node\.key is missing; carry the whole folder"):
+        node_service.RunningNode(folder, {}, stage).check()
+
+
 def write_lines(path, *lines):
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
@@ -293,7 +382,7 @@ def test_the_status_has_all_kinds_of_events_in_order_of_time(busy):
     write_lines(busy.path / "hub.jsonl", {"event": "hub", "message": "proxy", "time": 3.0})
     status = read_status(busy)
     assert status.counts == {"refused": 1, "hub": 1, "resumed": 1, "behind": 1}
-    words = [text[15:].split(":")[0] for text in status.events]
+    words = [text[20:].split(":")[0] for text in status.events]
     assert words == ["round 1", "hub", "resumed", "round 1"]
     assert [node.restored for node in status.nodes] == ["", "behind in round 1"]
     text = "\n".join(status.lines())

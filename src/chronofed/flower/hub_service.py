@@ -22,6 +22,7 @@ from chronofed.flower.hub import HUB_LOG, NODES, Hub
 from chronofed.flower.keys import CA, CERTIFICATE, INNER, expires
 from chronofed.flower.local import CONNECTION
 from chronofed.flower.processes import (
+    GRACE_S,
     LOOPBACK,
     Processes,
     environment,
@@ -65,7 +66,7 @@ class HubService:
         self.processes = Processes(hub.logs, environment(hub.path / "home"))
         self._seen: tuple[float, ...] = ()
         self._failures, self._rounds, self._next_start = 0, -1, 0.0
-        self._running = False
+        self._running, self._listening = False, 0.0
         self._stack = ExitStack()
         # The address of a Unix socket has at most 107 bytes. The folder is readable by this user only.
         self._waiting = Path(tempfile.mkdtemp(prefix="chronofed-")) / "relay"
@@ -80,6 +81,7 @@ class HubService:
         write_atomic(home / "config.toml", connection.encode())
         self._stack.callback(shutil.rmtree, self._waiting.parent, ignore_errors=True)
         self._stack.enter_context(self.processes)
+        self.say("the hub starts")
         try:
             self._renew_in_time()
             self.start_link()
@@ -90,7 +92,6 @@ class HubService:
         except BaseException:
             self.__exit__()
             raise
-        self.say("the hub has started")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -124,6 +125,11 @@ class HubService:
             *("--database", str(self.hub.path / "superlink.db")),
         )
         wait_for_port(self.port, self.processes)
+        self._listening = time.monotonic()
+
+    @property
+    def _listens_s(self) -> float:
+        return time.monotonic() - self._listening
 
     def start_relay(self) -> None:
         """Start the relay, at which nodes wait for orders; the proxy goes on without it."""
@@ -180,6 +186,10 @@ class HubService:
             self.say(
                 f"the SuperLink has ended ({self.processes.last_line('superlink')}); starting it again"
             )
+            self.processes.stop("superlink", "app")
+            self.start_link()
+        if self.processes.lacks_children("superlink") and self._listens_s > GRACE_S:
+            self.say("the SuperLink has lost its SuperExec; starting it again")
             self.processes.stop("superlink", "app")
             self.start_link()
         if self.processes.ended("proxy"):

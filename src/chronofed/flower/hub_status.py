@@ -149,7 +149,7 @@ def _events(hub: Hub, connections: tuple[Event, ...]) -> list[Event]:
 
 
 def _clock(event: Event) -> str:
-    return time.strftime("%m-%d %H:%M:%S", time.localtime(event["time"]))
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["time"]))
 
 
 def _node(

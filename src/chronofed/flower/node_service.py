@@ -13,6 +13,8 @@ from chronofed.flower.processes import LOOPBACK, Processes, find_program, free_p
 from chronofed.flower.resident import Resident
 
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 60.0
+START_PAUSE_S = 1.0
+"""Seconds between the starts of two SuperNodes of a machine."""
 REFUSED_S, REFUSED_PAUSE_S = 180.0, 12.0
 """Seconds within which a SuperNode that was killed is accepted again, and the longest pause until then."""
 SOUND_S = 30.0
@@ -42,7 +44,7 @@ class NodeService:
     ) -> None:
         home, self.say = folders[0].resolve(), say
         self._resident = Resident(home / "work")
-        variables = self._resident.environment(home / "work" / "home")
+        variables = self._resident.environment(home / "work" / "home", len(folders))
         self.processes = Processes(home / "logs", variables)
         self.nodes = [RunningNode(folder.resolve(), config, self.processes) for folder in folders]
 
@@ -54,6 +56,9 @@ class NodeService:
             self._resident.start(self.processes)
             for node in self.nodes:
                 node.start()
+                if node is not self.nodes[-1]:
+                    # Many that start together would keep each other from being heard in time.
+                    time.sleep(START_PAUSE_S)
         except BaseException:
             self.__exit__()
             raise
@@ -123,6 +128,11 @@ class RunningNode:
         if not self._processes.ended(self._process):
             if time.monotonic() - self._started > SOUND_S:
                 self._pause, self._sound = SHORTEST_PAUSE_S, time.monotonic()
+                if self._processes.lacks_children(self._process):
+                    say(
+                        f"the SuperNode of {self.about.name} has lost its SuperExec; starting it again"
+                    )
+                    self.start()
             return
         if time.monotonic() < self._started + self._pause:
             return

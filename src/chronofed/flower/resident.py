@@ -27,9 +27,12 @@ class Resident:
         self.launchers, prefork = write_launchers(folder)
         self._sockets = {PREFORK: prefork, WORKER: prefork.with_name(WORKER)}
 
-    def environment(self, home: Path) -> dict[str, str]:
+    def environment(self, home: Path, nodes: int = 1) -> dict[str, str]:
         """Return environment variables for SuperNodes, and for these processes themselves."""
-        return {**environment(home, self.launchers), ADDRESS: str(self._sockets[WORKER])}
+        return {
+            **environment(home, self.launchers, nodes=nodes),
+            ADDRESS: str(self._sockets[WORKER]),
+        }
 
     def start(self, processes: Processes) -> None:
         """Start both, without waiting for them: launchers and apps do."""
