@@ -179,20 +179,6 @@ class SourceFiles:
         return SourceData(own_source(order.client, file))(experiment, order, client_store)
 
 
-def own_source(client: int, file: str) -> Source:
-    """Read the description of a client's own data.
-
-    Raises:
-        DataError: If it cannot be read. The message does not say why, because the server sees it.
-    """
-    try:
-        return load_source(expand(file))
-    except ChronofedError as error:
-        raise DataError(
-            f"client {client} cannot use the description of its own data: see its node's log"
-        ) from error
-
-
 @dataclass(frozen=True, slots=True)
 class ClientNode:
     """Answers messages for the clients of a machine, by default one.
