@@ -117,7 +117,7 @@ def attack(folder, kinds, round_timeout_s):
             processes.check()
             return rounds_done(hub.run) >= rounds
 
-        wait(lambda: done(1), 600.0, "the first round")
+        wait(lambda: done(1), 1500.0, "the first round")
         before = dict(peaks.found)
         wait(lambda: done(len(kinds)), 1500.0, "the end of the run")
         peaks.over.set()
