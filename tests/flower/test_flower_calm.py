@@ -253,7 +253,7 @@ def test_the_operator_sees_every_fault(past):
     assert (seen["state"], seen["round"]) == ("finished", ROUNDS)
     said = "\n".join(seen["events"])
     for words in (
-        "client 0: client-0",
+        "failed client 0: cannot write client-0-",
         "client 1 cannot read its own data",
         "not accepted node c",
         "silent node b: no heartbeat for",

@@ -176,6 +176,16 @@ def test_a_machine_with_several_clients_reads_the_file_of_each(tmp_path, monkeyp
     assert [other.client_store(client).samples for client in (0, 1)] == [12, 12]
 
 
+def test_the_server_does_not_learn_where_a_client_keeps_its_files(coast, caplog):
+    client_node = coast.client_node(0)
+    coast.grow()
+    assert read_reply(client_node.answer(first_order(coast))).error == ""
+    with client_node.make_store(client_node.store_path("00c0ffee")):
+        reply = read_reply(client_node.answer(first_order(coast, 1)))
+    assert reply.error.startswith("client-0-00c0ffee.sqlite: another process is using")
+    assert str(coast.folder) in caplog.text
+
+
 def test_the_server_s_directory_has_none_of_their_rows(coast):
     """The distinctive fraction of every wind, as text and as a number of any width, and the names of rows."""
     coast.serve()

@@ -221,7 +221,8 @@ class ClientNode:
         except ChronofedError as error:
             cause = f" ({error.__cause__})" if isinstance(error.__cause__, DataError) else ""
             logger.warning("%s%s", error, cause)
-            return write_error(name, client, str(error))
+            # The server learns what is wrong, and not where this machine keeps its files.
+            return write_error(name, client, str(error).replace(f"{self.folder}/", ""))
 
     def store_path(self, run: str, client: int | None = None) -> Path:
         """Return the file of the client store for a run."""
