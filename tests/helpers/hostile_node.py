@@ -243,7 +243,9 @@ def main(folder: Path, app: Path, kinds: list[str]) -> None:
         while True:
             try:
                 order = line.order()
-            except RunNotRunningException:
+            except (Exception, RunNotRunningException) as error:
+                # It is hostile, and stays so.
+                print(f"no order: {type(error).__name__}: {error}", flush=True)
                 order = None
             if order is None:
                 time.sleep(0.2)

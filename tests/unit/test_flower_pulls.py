@@ -132,9 +132,20 @@ def test_an_answer_of_the_superlink_that_is_an_error_of_the_node_is_refused():
         def __init__(self, status):
             self.response = SimpleNamespace(status_code=status)
 
-    assert "put together" in fetched(Grid(a=raises(StatusError(500))), {"a": 1})["a"]
+    assert "put together" in fetched(Grid(a=raises(StatusError(400))), {"a": 1})["a"]
     with pytest.raises(StatusError):
         fetched(Grid(a=raises(StatusError(401))), {"a": 1})
+
+
+def test_a_superlink_that_fails_is_asked_again():
+    class LockedError(Exception):
+        response = SimpleNamespace(status_code=500)
+
+    answers = iter((raises(LockedError()), lambda: reply("a")))
+    grid = Grid(a=lambda: next(answers)())
+    found = fetched(grid, {"a": 1}, times=2)
+    assert found["a"].name == "a"
+    assert grid.asked == ["a", "a"]
 
 
 def test_the_end_of_the_run_is_not_taken_for_a_refusal():

@@ -124,13 +124,17 @@ class Pulls:
                 self._kept[message_id] = found
 
 
-def _refusal(error: BaseException) -> str:
+def _refusal(error: BaseException) -> str | None:
     """Return the reason why a reply cannot be used, if its node is the cause.
+
+    A SuperLink that fails, for example because its database is locked, is asked again: ``None``.
 
     Raises:
         BaseException: If it is not: the run has ended, or the SuperLink is gone.
     """
     status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in _BUSY_STATUS:
+        return None
     if not isinstance(error, _SPOILED) and status not in _SPOILED_STATUS:
         raise error
     if isinstance(error, MemoryError):
@@ -138,7 +142,7 @@ def _refusal(error: BaseException) -> str:
     return f"the reply cannot be put together: {error or type(error).__name__}"
 
 
-_SPOILED_STATUS = (400, 500)
+_SPOILED_STATUS, _BUSY_STATUS = (400,), (500,)
 _SPOILED = (MemoryError, LookupError, ValueError, TypeError, AttributeError, RuntimeError)
 """Errors of Flower's when the parts of a reply do not fit together."""
 
