@@ -23,6 +23,8 @@ START_TIMEOUT_S = 90.0
 """Seconds that a SuperLink may take to listen."""
 SHORTEST_POLL_S, POLL_S_A_NODE, LONGEST_POLL_S = 0.05, 0.04, 2.0
 """Seconds between two looks of a SuperExec for work: a look takes some milliseconds, and every node has one."""
+LOOKS = 5
+"""Times in a row that a program must be seen without a child."""
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 PR_SET_PDEATHSIG = 1
 """Option of Linux's ``prctl``: send this process a signal when its parent ends."""
@@ -81,6 +83,7 @@ class Processes:
         self.logs = logs
         self._variables = dict(variables)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._alone: dict[str, int] = {}
 
     def start(self, name: str, *command: str, log: bool = True) -> subprocess.Popen[bytes]:
         """Start a program in its own session, so that Ctrl-C reaches this process only.
@@ -126,7 +129,14 @@ class Processes:
         return process is None or process.poll() is not None
 
     def lacks_children(self, name: str) -> bool:
-        """Tell if a program that runs has no child that does: one of Flower's without its SuperExec."""
+        """Tell if a program has been without a child for some looks: one of Flower's without its SuperExec.
+
+        A single look may miss a child, when a thread of the program ends meanwhile.
+        """
+        self._alone[name] = self._alone.get(name, 0) + 1 if self._is_alone(name) else 0
+        return self._alone[name] >= LOOKS
+
+    def _is_alone(self, name: str) -> bool:
         process = self._running.get(name)
         if process is None or process.poll() is not None:
             return False
