@@ -41,7 +41,7 @@ test-newest: $(VENV)-newest/.done
 # Real SuperLink and SuperNode processes, in an environment of their own: Flower wants other versions of some.
 test-flower: $(VENV)-flower/.done
 	CHRONOFED_TEST_FLOWER=1 FLWR_TELEMETRY_ENABLED=0 OMP_NUM_THREADS=1 \
-		$(VENV)-flower/bin/python -m pytest tests/flower
+		$(VENV)-flower/bin/python -m pytest tests/flower tests/unit/test_flower_hub.py
 
 # Real Ray clusters of three nodes on this machine, in an environment of their own.
 test-ray: $(VENV)-ray/.done

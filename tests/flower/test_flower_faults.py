@@ -89,6 +89,41 @@ def federation(tmp_path_factory):
         yield federation
 
 
+WATCHED = """
+import os
+import sys
+from pathlib import Path
+
+from chronofed.flower import client_app as own
+
+hand_over = own.hand_over
+
+
+def watched(*given):
+    reply = hand_over(*given)
+    (MARKS / str(os.getpid())).write_text(" ".join(sys.modules))
+    return reply
+
+
+own.hand_over = watched
+app = own.client_app(__file__)
+"""
+
+
+def test_the_process_of_a_message_does_not_import_torch(federation, tmp_path):
+    trial = Trial(tmp_path, federation, small(rounds=2))
+    trial.program("client", WATCHED)
+    trial.submit()
+    trial.finish()
+    assert differences(trial.run, undisturbed(small(rounds=2))) == []
+    seen = [mark.read_text().split() for mark in trial.marks.iterdir()]
+    # Every client is asked who it is, and trains twice, each time in a process of its own.
+    assert len(seen) == 9
+    for modules in seen:
+        assert "flwr.clientapp" in modules
+        assert not {"torch", "chronofed.flower.node"} & set(modules)
+
+
 def test_a_client_that_raises_after_training_is_asked_again_and_does_not_train_twice(
     federation, tmp_path
 ):

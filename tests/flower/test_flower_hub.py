@@ -9,15 +9,17 @@ import ssl
 import stat
 import subprocess
 import sys
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from chronofed.cli.main import main
+from chronofed.flower import proxy
 from chronofed.flower.hub import Hub, HubSettings
 from chronofed.flower.hub_service import HubService, prepare_app
 from chronofed.flower.hub_status import read_status
-from chronofed.flower.keys import make_keys
+from chronofed.flower.keys import key_header, make_keys
 from chronofed.flower.processes import Processes, environment, free_port
 from tests.helpers.trial import NEEDS_FLOWER, events, rounds_done, running, wait
 
@@ -74,6 +76,9 @@ def rows(client: int, start: int, count: int) -> str:
     )
 
 
+COUNT, ROUNDS = 6, 4  # rows of a client in a round, and rounds
+
+
 class Site:
     """Machines as folders; every command is typed as a user would, and counted."""
 
@@ -86,8 +91,15 @@ class Site:
         for client, name in enumerate("abc"):
             (folder / name).mkdir()
             (folder / name / "source.toml").write_text(SOURCE)
-            (folder / name / "rows.csv").write_text(head + rows(client, 0, 60))
+            # Two rounds' rows; the others are written while training goes on.
+            (folder / name / "rows.csv").write_text(head + rows(client, 0, 2 * COUNT))
         self.hub = Hub(folder / "hub")
+
+    def grow(self, round_: int) -> None:
+        """Let the rows of one more round arrive on every machine."""
+        for client, name in enumerate("abc"):
+            with (self.folder / name / "rows.csv").open("a") as file:
+                file.write(rows(client, COUNT * round_, COUNT))
 
     def type(self, name: str, *command: str) -> "subprocess.Popen[bytes]":
         self.typed += 1
@@ -137,7 +149,9 @@ def site(tmp_path_factory):
             at = folder / name
             node, source = str(at / "node"), str(at / "source.toml")
             site.type(f"node-{name}", "node", "start", node, "--source", source)
-        site.wait(lambda: rounds_done(site.hub.run) >= 1, "the first round")
+        for round_ in range(2, ROUNDS):
+            site.wait(lambda r=round_: rounds_done(site.hub.run) >= r - 1, f"round {round_ - 2}")
+            site.grow(round_)
         yield site
 
 
@@ -151,8 +165,20 @@ def test_six_commands_make_a_federation_with_growing_files(site):
         (line,) = [line for line in text.splitlines() if line.startswith(f"{name} ")]
         assert line.split()[1] == str(client)
         assert "never" not in line
-    kinds = {event["event"] for event in events(site.hub.run)}
+    # A client whose rows of a round come late says so, and is asked again.
+    found = [e for e in events(site.hub.run) if e["event"] in ("failed", "skipped")]
+    assert all("has no data in round" in event["reason"] for event in found)
+    kinds = {event["event"] for event in events(site.hub.run)} - {"failed", "skipped"}
     assert kinds <= {"started", "joined", "finished", "missing", "late"}
+
+
+def test_what_arrived_during_the_run_was_trained_on(site, capsys):
+    wait(lambda: "the run is finished" in site.log("hub"), 400.0, what="the end")
+    for name in "abc":
+        (store,) = (site.folder / name / "node" / "state").glob("*.sqlite")
+        assert main(["client", "inspect", str(store), "--json"]) == 0
+        sets = json.loads(capsys.readouterr().out)["data_sets"]
+        assert [one["round"] for one in sets] == list(range(ROUNDS))
 
 
 def test_the_operator_sees_rounds_answers_and_the_time_left(site):
@@ -176,7 +202,23 @@ def test_secrets_are_for_their_owner_alone(site):
 
 # The stranger: has ca.crt, a key pair of its own, and reaches the published port.
 
-OPERATOR = ("list-runs", "start-run", "list-nodes", "register-node", "unregister-node", "stop-run")
+# Every path that a SuperLink of the installed Flower serves, and every method that its protocol has.
+PATHS = """
+import re
+from pathlib import Path
+
+import flwr.proto
+from flwr.supercore.routers.health.router import router as health
+from flwr.supercore.routers.runtime.responses import router as responses
+from flwr.supercore.routers.runtime.router import router as runtime
+from flwr.superlink.routers.control.router import router as control
+from flwr.superlink.routers.fleet.router import router as fleet
+
+for router in (control, fleet, runtime, responses, health):
+    print(*(route.path for route in router.routes), sep="\\n")
+for file in Path(flwr.proto.__file__).parent.glob("*_pb2_grpc.py"):
+    print(*sorted(set(re.findall(r"/flwr[.]proto[.]\\w+/\\w+", file.read_text()))), sep="\\n")
+"""
 SLY = (
     "/v1/fleet/../control/list-runs",
     "/v1/fleet/%2e%2e/control/list-runs",
@@ -262,11 +304,78 @@ def test_a_stranger_cannot_do_what_the_operator_does(guarded, stranger):
     assert json.loads((guarded.hub.path / "registered.json").read_text()) == registered
 
 
+@pytest.fixture(scope="module")
+def served():
+    """Every path and every method that Flower has."""
+    command = [sys.executable, "-W", "ignore", "-c", PATHS]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return sorted(set(found))
+
+
+def signed(key: Path) -> dict[str, str]:
+    """Return the headers with which Flower's nodes prove that they have a private key."""
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    private = serialization.load_ssh_private_key(key.read_bytes(), None)
+    now = datetime.now(UTC).isoformat()
+    signature = private.sign(now.encode(), ec.ECDSA(hashes.SHA256()))
+    return {
+        "flwr_public_key": key_header(key.with_name(f"{key.name}.pub").read_bytes()),
+        "flwr_timestamp": now,
+        "flwr_signature": base64.b64encode(signature).decode(),
+    }
+
+
+def test_nothing_else_that_flower_serves_is_published(guarded, stranger, served):
+    """Neither to a stranger, nor to a node that may join: its key opens the calls of nodes alone."""
+    keys = {"stranger": stranger[0] / "keys" / "client-0"}
+    keys["node"] = guarded.hub.path / "nodes" / "a" / "node.key"
+    calls = {f"/v1/fleet/{call}" for call in proxy.NODE_CALLS}
+    paths = [path for path in served if path.startswith("/v1/")]
+    assert len(paths) > 70
+    assert calls < set(paths)
+    for who, key in keys.items():
+        headers = signed(key)
+        for path in served:
+            status = guarded.curl(path, **headers)
+            if path not in calls:
+                assert status == 404, (who, path)
+            elif who == "stranger":
+                assert status == 401, path
+    # The same headers are good for what nodes may do: it is not the request that is wrong.
+    assert guarded.curl("/v1/fleet/pull-messages", **signed(keys["node"])) != 404
+
+
+def test_a_stranger_with_the_public_key_of_a_node_is_refused(guarded, stranger):
+    """It is no secret, but the signature must fit."""
+    headers = signed(stranger[0] / "keys" / "client-0")
+    headers["flwr_public_key"] = next(iter(guarded.hub.headers()))
+    for call in proxy.NODE_CALLS:
+        assert guarded.curl(f"/v1/fleet/{call}", **headers) == 401, call
+
+
+def test_raw_grpc_gets_nowhere(guarded, served):
+    """Every method of every service of Flower's protocol, with the certificate and the key of a node."""
+    grpc = pytest.importorskip("grpc", reason="grpcio comes with chronofed[flower]")
+    known = next(iter(guarded.hub.headers()))
+    certificate = (guarded.hub.keys / "ca.crt").read_bytes()
+    methods = [path for path in served if path.startswith("/flwr.proto.")]
+    assert len(methods) > 40
+    assert {path.split("/")[1] for path in methods} >= {"flwr.proto.Control", "flwr.proto.Fleet"}
+    credentials = grpc.ssl_channel_credentials(certificate)
+    with grpc.secure_channel(f"127.0.0.1:{guarded.port}", credentials) as channel:
+        for method in methods:
+            call = channel.unary_unary(method)
+            with pytest.raises(grpc.RpcError) as refused:
+                call(b"", timeout=20, metadata=[("flwr-public-key", known)])
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE, method
+    registered = json.loads((guarded.hub.path / "registered.json").read_text())
+    assert registered.keys() == set("abc")
+
+
 def test_only_calls_of_nodes_are_published_and_only_for_known_keys(guarded):
     known = next(iter(guarded.hub.headers()))
-    for call in OPERATOR:
-        assert guarded.curl(f"/v1/control/{call}", flwr_public_key=known) == 404
-        assert guarded.curl(f"/v1/runtime/{call}", flwr_public_key=known) == 404
     for path in SLY:
         assert guarded.curl(path, flwr_public_key=known) in (400, 404)
     for call in ("register-node", "unregister-node"):

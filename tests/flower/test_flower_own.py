@@ -10,13 +10,12 @@ import torch
 
 from chronofed import CoreSet, Experiment, Linear, Method, Remote, Scaffold, Table, Train, run
 from chronofed.cli.main import main
-from chronofed.flower.client_app import make_node
-from chronofed.flower.codec import OrderWriter, read_result
 from chronofed.flower.local import LocalFederation
-from chronofed.flower.messages import method_fingerprint, read_reply
+from chronofed.flower.messages import method_fingerprint
 from chronofed.runs import RunDirectory
 from chronofed.runs.built import build
 from chronofed.runs.checkpoint import encode, load_latest
+from tests.helpers.in_process import InProcess
 from tests.helpers.trial import NEEDS_FLOWER, Trial, rounds_done, wait
 
 pytestmark = NEEDS_FLOWER
@@ -77,27 +76,6 @@ class Sqlite:
         with sqlite3.connect(self.path) as file:
             file.executemany("INSERT INTO measured VALUES (?, ?, ?, ?, ?)", new)
         file.close()
-
-
-class InProcess:
-    """An engine that sends every order as a message to a client in this process."""
-
-    def __init__(self, app: Path, nodes: list[dict], fingerprint: str):
-        self.client_states = {}
-        self.clients = [make_node(node, {}, app) for node in nodes]
-        self.writer = OrderWriter("00c0ffee", fingerprint)
-        self.accepted = {}
-
-    def map(self, method, orders, plan):
-        for order in orders:
-            # A client keeps its new state once it is told that its reply was accepted.
-            accepted = self.accepted.get(order.client, -1)
-            request = self.writer.write(order, "train", accepted)[1]
-            message = self.clients[order.client].answer(request)
-            reply = read_reply(message)
-            assert (reply.error, reply.held) == ("", accepted)
-            self.accepted[order.client] = order.round
-            yield read_result(reply, message.body)
 
 
 @pytest.fixture(scope="module")

@@ -53,6 +53,9 @@ class FakeTransport:
         except ZeroDivisionError as error:
             return f"error 2: {error}"
 
-    def collect(self, message_ids):
+    def collect(self, message_ids, max_bytes):
         due = [i for i in message_ids if i in self.answers and self.answers[i][0] <= self.clock.now]
         return [(i, self.answers.pop(i)[1]) for i in due]
+
+    def pause(self):
+        """There is nothing to do."""

@@ -26,6 +26,10 @@ NEEDS_FLOWER = pytest.mark.skipif(
     os.environ.get("CHRONOFED_TEST_FLOWER") != "1",
     reason="run by: make test-flower" if HAVE else "flwr is not installed (make test-flower does)",
 )
+NEEDS_NGINX = pytest.mark.skipif(
+    shutil.which("nginx", path=f"{os.environ.get('PATH')}:/usr/sbin") is None,
+    reason="nginx is missing: apt install nginx-light",
+)
 STATEFUL = Method(Scaffold(), CoreSet(size=10))
 
 

@@ -262,6 +262,36 @@ def test_a_server_that_comes_back_gets_the_same_answers(world, train_for):
     assert same(again, train_for(STATEFUL, 3))
 
 
+def test_several_clients_behind_one_node_are_clients_like_others(world, train_for, tmp_path):
+    """Each has a client store of its own."""
+    there = world(STATEFUL)
+    machines = there.transport.client_nodes
+    machines[100] = replace(machines.pop(100), others=(2, 3))
+    del machines[102], machines[103]
+    assert same(train_for(STATEFUL, 3, engine=there.engine), train_for(STATEFUL, 3))
+    assert len(list((tmp_path / "state").glob("client-?-*.sqlite"))) == 4
+    assert there.engine.counts == {"joined": 4}
+    asked = [(node, int(name.rpartition("/")[2])) for node, name in there.transport.sent]
+    assert {client for node, client in asked if node == 100} == {-1, 0, 2, 3}
+
+
+def test_a_node_that_fails_before_it_says_who_it_is_is_asked_again(world, train_for):
+    there = world(STATEFUL)
+    whole, failures = there.transport.client_nodes[101], []
+
+    class Killed:
+        def answer(self, message):
+            failures.append(message)
+            if len(failures) <= 4:
+                raise ZeroDivisionError("its process was killed")
+            return whole.answer(message)
+
+    there.transport.client_nodes[101] = Killed()
+    assert same(train_for(STATEFUL, 3, engine=there.engine), train_for(STATEFUL, 3))
+    assert there.engine.counts == {"joined": 4, "failed": 4}
+    assert all("killed" in e["reason"] for e in there.events if e["event"] == "failed")
+
+
 def test_a_node_that_cannot_say_who_it_is_is_ignored(world, train_for):
     there = world(Method())
 

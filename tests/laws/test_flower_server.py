@@ -230,6 +230,15 @@ def test_a_node_says_which_client_it_is(node, app):
     assert list(client_node.experiments) == [method_fingerprint(EXPERIMENT)]
 
 
+def test_a_node_says_which_further_clients_it_has(app):
+    state = str(app / "state")
+    client_node = make_node({"client": 2, "others": "4, 3", "state": state}, {}, app)
+    reply = read_reply(client_node.answer(write_hello("00c0ffee")))
+    assert (reply.client, reply.others) == (2, (4, 3))
+    with pytest.raises(SpecError, match=r"others: expected numbers such as '1,2,5', not '-1'"):
+        make_node({"client": 2, "others": "-1"}, {}, app)
+
+
 @pytest.mark.parametrize("node", [{}, {"client": -1}, {"client": "2"}, {"client": True}])
 def test_a_node_without_a_client_number_is_refused(node, app):
     with pytest.raises(SpecError, match="--node-config 'client=0'"):

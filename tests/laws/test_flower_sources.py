@@ -161,6 +161,31 @@ def test_they_learn_from_rows_that_arrive_during_the_run(coast):
     assert (about["remote"], about["clients"]) == (True, 2)
 
 
+def test_a_machine_with_several_clients_reads_the_file_of_each(tmp_path, monkeypatch):
+    apart, together = tmp_path / "apart", tmp_path / "together"
+    apart.mkdir()
+    together.mkdir()
+    one, other = Coast(apart), Coast(together)
+    one.serve()
+    both = {"others": "1", "source": str(together / "{client}.toml")}
+    machine = {10: other.client_node(0, **both)}
+    monkeypatch.setattr(other, "client_node", lambda client, **_: machine[10])
+    other.serve()
+    kept = [load_latest(folder / "run" / "checkpoints")[0] for folder in (apart, together)]
+    assert all(torch.equal(kept[0].server[name], kept[1].server[name]) for name in kept[0].server)
+    assert [other.client_store(client).samples for client in (0, 1)] == [12, 12]
+
+
+def test_the_server_does_not_learn_where_a_client_keeps_its_files(coast, caplog):
+    client_node = coast.client_node(0)
+    coast.grow()
+    assert read_reply(client_node.answer(first_order(coast))).error == ""
+    with client_node.make_store(client_node.store_path("00c0ffee")):
+        reply = read_reply(client_node.answer(first_order(coast, 1)))
+    assert reply.error.startswith("client-0-00c0ffee.sqlite: another process is using")
+    assert str(coast.folder) in caplog.text
+
+
 def test_the_server_s_directory_has_none_of_their_rows(coast):
     """The distinctive fraction of every wind, as text and as a number of any width, and the names of rows."""
     coast.serve()
@@ -223,7 +248,6 @@ def test_wrong_settings_of_a_node_are_one_line(coast, caplog):
         "node-config.max_aeg: unknown key; did you mean 'max_age'?": {"max_aeg": "3 days"},
         "Node.max_age: 'soon' is not a duration such as '7 days'": {"max_age": "soon"},
         "node-config.limit_mb: expected float": {"limit_mb": 0},
-        "cannot be read": {"source": "/none/such.toml"},
         "which client it is: start it with --node-config 'client=0'": {"client": -1},
     }
     for line, more in cases.items():
@@ -236,6 +260,20 @@ def test_wrong_settings_of_a_node_are_one_line(coast, caplog):
         caplog.clear()
     flowers = {"partition-id": 1, "num-partitions": 3}
     assert read_reply(answer(write_hello("00c0ffee"), flowers, {}, coast.app)).client == 1
+
+
+@pytest.mark.parametrize("text", [None, '[source]\nclasses = ["plague"]\n', "[source"])
+def test_a_problem_with_a_source_file_is_logged_on_the_node_only(text, coast, tmp_path, caplog):
+    """Neither its path nor its content reach the server."""
+    file = tmp_path / "private.toml"
+    if text is not None:
+        file.write_text(text)
+    message = answer(write_hello("00c0ffee"), {**coast.node(0), "source": str(file)}, {}, coast.app)
+    reply = read_reply(message)
+    assert reply.error == "client 0 cannot use the description of its own data: see its node's log"
+    (said,) = caplog.messages
+    assert said.startswith(f"{reply.error} (")
+    assert len(said) > len(reply.error) + 10
 
 
 def test_limit_mb_bounds_the_client_store(coast):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -89,7 +90,7 @@ def test_keys_are_for_their_owner_alone(tmp_path):
     pytest.importorskip("cryptography")
     files = make_keys(tmp_path / "keys", 2, ["hub.example.org", "10.0.0.1"])
     secret = {f.name for f in files if stat.S_IMODE(f.stat().st_mode) == 0o600}
-    assert secret == {"superlink.key", "client-0", "client-1"}
+    assert secret == {"ca.key", "loopback.key", "superlink.key", "client-0", "client-1"}
     with pytest.raises(RunError, match="contains keys already"):
         make_keys(tmp_path / "keys", 2, ["x"])
     with pytest.raises(SpecError, match="at least one client"):
@@ -191,6 +192,32 @@ def test_a_port_is_waited_for(started):
         server.bind(("127.0.0.1", 0))
         server.listen()
         wait_for_port(server.getsockname()[1], started)
+
+
+PARENT = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(
+    not list(Path("/proc/self/task").glob("*/children")), reason="Linux does not list children here"
+)
+def test_a_program_that_has_lost_its_child_is_noticed(started):
+    """A child that was killed stays as a zombie, for nobody waits for it."""
+    started.start("parent", sys.executable, "-c", PARENT)
+    while not (number := started.last_line("parent")):
+        started.check()
+        time.sleep(0.05)
+    assert not started.lacks_children("parent")
+    os.kill(int(number), signal.SIGKILL)
+    while not started.lacks_children("parent"):
+        started.check()
+        time.sleep(0.05)
+    started.kill("parent")
+    assert not started.lacks_children("parent")
 
 
 @pytest.fixture

@@ -1,17 +1,20 @@
 """The folder of a hub, its certificates and its proxy; nothing is started."""
 
+import itertools
 import json
 import os
 import ssl
 import stat
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from chronofed.cli.main import main
 from chronofed.core.errors import RunError, SpecError
-from chronofed.flower import proxy
+from chronofed.flower import node_service, proxy
+from chronofed.flower.connections import read_connections
 from chronofed.flower.hub import NODE_KEY, Hub, HubSettings, KnownNode, read_node
 from chronofed.flower.hub_status import Follower, describe, duration, read_status
 from chronofed.flower.keys import (
@@ -29,6 +32,8 @@ from chronofed.flower.roster import Roster
 from chronofed.flower.server_app import read_roster
 
 x509 = pytest.importorskip("cryptography.x509", reason="cryptography comes with chronofed[flower]")
+
+RELAY = Path("/tmp/relay")
 
 
 @pytest.fixture
@@ -53,7 +58,7 @@ def test_a_node_gets_everything_it_needs(hub):
     first, second = hub.add_node("a"), hub.add_node("b")
     assert {path.name for path in first.iterdir()} == {CA, "node.json", NODE_KEY, f"{NODE_KEY}.pub"}
     about = read_node(second)
-    assert (about.name, about.client, about.hub) == ("b", 1, "hub.example.org:9000")
+    assert (about.name, about.clients, about.hub) == ("b", (1,), "hub.example.org:9000")
     assert (first / CA).read_bytes() == (hub.keys / CA).read_bytes()
     assert stat.S_IMODE((first / NODE_KEY).stat().st_mode) == 0o600
     public = (first / f"{NODE_KEY}.pub").read_bytes()
@@ -68,7 +73,7 @@ def test_a_node_that_is_removed_leaves_its_number(hub):
     assert not (hub.path / "nodes" / "a").exists()
     assert list(hub.headers().values()) == ["b"]
     hub.add_node("a")
-    assert {name: node.client for name, node in hub.nodes.items()} == {"a": 0, "b": 1}
+    assert {name: node.clients for name, node in hub.nodes.items()} == {"a": (0,), "b": (1,)}
     assert len(hub.headers().keys() & before.keys()) == 1
 
 
@@ -79,10 +84,10 @@ def test_names_of_nodes_are_plain(name, hub):
 
 
 def test_names_and_numbers_are_used_once(hub):
-    hub.add_node("a", 4)
-    for name, client, what in (("a", 5, "a node a"), ("b", 4, "a node for client 4")):
+    hub.add_node("a", [4, 6])
+    for name, client, what in (("a", 5, "a node a"), ("b", 6, "a node for client 6")):
         with pytest.raises(SpecError, match=f"has {what} already"):
-            hub.add_node(name, client)
+            hub.add_node(name, [client])
     with pytest.raises(SpecError, match=r"no node 'c'; it has a"):
         hub.remove_node("c")
 
@@ -149,19 +154,22 @@ def test_a_certificate_ends_before_its_authority(tmp_path):
 
 def test_the_proxy_publishes_the_calls_of_known_nodes_only(hub):
     hub.add_node("a")
-    text = proxy.configuration(hub.proxy, hub.keys, "0.0.0.0:9000", 5555, hub.headers())
+    text = proxy.configuration(hub.proxy, hub.keys, "0.0.0.0:9000", 5555, hub.headers(), RELAY)
     published = [line.split()[2] for line in text.splitlines() if "location = " in line]
     assert published == [f"/v1/fleet/{call}" for call in proxy.NODE_CALLS]
     assert not {"register-node", "unregister-node"} & set(proxy.NODE_CALLS)
     assert "location / { return 404; }" in text
-    assert text.count("https://127.0.0.1:5555/v1/fleet/") == len(proxy.NODE_CALLS)
+    assert text.count("https://127.0.0.1:5555/v1/fleet/") == len(proxy.NODE_CALLS) - 1
+    # Without the relay, nodes ask the SuperLink.
+    assert f"proxy_pass http://unix:{RELAY}:/v1/fleet/pull-messages;" in text
+    assert "location @direct { proxy_pass https://127.0.0.1:5555; }" in text
     assert f'"{next(iter(hub.headers()))}" "a";' in text
 
 
 @pytest.mark.parametrize("bad", ["a b", "a;b", "a$b", 'a"b', "a{b"])
 def test_a_path_that_nginx_would_read_otherwise_is_refused(bad, hub, tmp_path):
     with pytest.raises(RunError, match="needs a path without"):
-        proxy.configuration(tmp_path / bad, hub.keys, "x:1", 1, {})
+        proxy.configuration(tmp_path / bad, hub.keys, "x:1", 1, {}, RELAY)
 
 
 def test_without_nginx_one_line_says_what_to_install(monkeypatch, hub):
@@ -175,7 +183,7 @@ def test_nginx_checks_the_configuration_before_it_is_used(hub):
         proxy.find_nginx()
     except RunError:
         pytest.skip("nginx is missing: apt install nginx-light")
-    good = proxy.configuration(hub.proxy, hub.keys, "127.0.0.1:9000", 5555, hub.headers())
+    good = proxy.configuration(hub.proxy, hub.keys, "127.0.0.1:9000", 5555, hub.headers(), RELAY)
     command = proxy.write_checked(hub.proxy, good)
     assert command[-1] == str(hub.proxy / proxy.CONFIGURATION)
     with pytest.raises(RunError, match="nginx refuses"):
@@ -187,7 +195,7 @@ def test_nginx_checks_the_configuration_before_it_is_used(hub):
 
 def test_a_node_is_the_client_that_its_key_says(tmp_path):
     path = tmp_path / "roster.json"
-    path.write_text(json.dumps({"11": 0, "12": 1}))
+    path.write_text(json.dumps({"11": [0], "12": [1]}))
     roster = Roster(None, "00c0ffee", lambda *_, **__: None, lambda: read_roster(path))
     roster._assign(11, 0)
     assert roster.node_of(0) == 11
@@ -198,6 +206,94 @@ def test_a_node_is_the_client_that_its_key_says(tmp_path):
         with pytest.raises(MessageError, match=reason):
             roster._assign(node, client)
     assert roster.node_of(0) == 11
+
+
+class Stage:
+    """Processes that never were, and a clock that only tests move."""
+
+    def __init__(self):
+        self.now, self.over, self.orphan, self.started = 1000.0, False, False, []
+
+    def monotonic(self):
+        return self.now
+
+    def ended(self, name):
+        return self.over
+
+    def lacks_children(self, name):
+        return self.orphan and not self.over
+
+    def last_line(self, name):
+        return "refused"
+
+    def stop(self, name):
+        pass
+
+    def start(self, name, *command):
+        self.started.append((self.now, name, command))
+        self.orphan = False
+
+
+@pytest.fixture
+def stage(monkeypatch):
+    stage = Stage()
+    monkeypatch.setattr(node_service, "time", stage)
+    return stage
+
+
+def watch(node, stage, seconds, said):
+    for _ in range(seconds):
+        stage.now += 1
+        node.tend(said.append)
+
+
+def test_a_node_that_is_refused_is_started_again_and_again(hub, stage):
+    folder, said = hub.add_node("a", [3, 5]), []
+    config = {"source": "/data/{name}-{client}.toml", "limit_mb": 5.0}
+    node = node_service.RunningNode(folder, config, stage)
+    node.check()
+    node.start()
+    (_, name, command), table = stage.started[0], stage.started[0][2][-1]
+    assert name == "node-a"
+    assert "hub.example.org:9000" in command
+    for text in ('client=3 others="5"', 'source="/data/a-{client}.toml"', "limit_mb=5.0"):
+        assert text in table
+    stage.over = True
+    watch(node, stage, 150, said)
+    times = [at for at, *_ in stage.started]
+    pauses = [after - before for before, after in itertools.pairwise(times)]
+    # It is refused for up to a minute; after three minutes nobody is in a hurry any more.
+    assert pauses[:4] == [2, 4, 8, 12]
+    assert max(pauses) == 12
+    assert said[0] == "the SuperNode of a has ended (refused); starting it again"
+    watch(node, stage, 600, said)
+    assert stage.started[-1][0] - stage.started[-2][0] == 60
+    stage.over = False
+    watch(node, stage, 60, said)
+    stage.over, before = True, len(stage.started)
+    watch(node, stage, 6, said)
+    # At once, and after four seconds.
+    assert len(stage.started) == before + 2
+
+
+def test_a_node_without_its_superexec_is_started_again(hub, stage):
+    said = []
+    node = node_service.RunningNode(hub.add_node("a"), {}, stage)
+    node.start()
+    stage.orphan = True
+    watch(node, stage, 25, said)
+    # At first it may not have started it yet.
+    assert len(stage.started) == 1
+    watch(node, stage, 25, said)
+    assert len(stage.started) == 2
+    assert said == ["the SuperNode of a has lost its SuperExec; starting it again"]
+
+
+def test_a_node_needs_the_whole_folder(hub, stage):
+    folder = hub.add_node("a")
+    (folder / NODE_KEY).unlink()
+    with pytest.raises(RunError, match=r"node\.key is missing; carry the whole folder"):
+        node_service.RunningNode(folder, {}, stage).check()
 
 
 def write_lines(path, *lines):
@@ -243,6 +339,57 @@ def test_the_status_says_who_was_seen_and_what_went_wrong(busy):
         assert piece in text
 
 
+def line(node, at, call="send-node-heartbeat", status=200):
+    return {"node": node, "status": status, "time": at, "request": f"POST /v1/fleet/{call}"}
+
+
+def test_starts_silences_and_refusals_of_nodes_are_events(tmp_path):
+    write_lines(
+        tmp_path / "seen.old",
+        line("a", 10.0, "activate-node"),
+        line("b", 10.5, "activate-node"),
+        *(line("a", 20.0 * k) for k in range(1, 5)),
+    )
+    write_lines(
+        tmp_path / proxy.SEEN_LOG,
+        line("a", 130.0),
+        line("a", 140.0, "activate-node", 412),
+        line("a", 150.0, "activate-node", 412),
+        line("", 151.0, "pull-messages", 401),
+        line("a", 152.0, "activate-node"),
+        line("a", 1000.0, "activate-node", 401),
+        line("b", 1001.0, "push-object", 413),
+    )
+    found = read_connections(tmp_path)
+    assert found.strangers == 1
+    assert found.seen == {"a": 152.0, "b": 10.5}
+    said = [(e["time"], describe(e)) for e in found.events]
+    taken = (
+        "Flower takes it for connected: killed less than a minute ago, or two machines with one key"
+    )
+    assert said == [
+        (130.0, "silent node a: no heartbeat for 50 s"),
+        (140.0, f"not accepted node a: {taken} (2 times)"),
+        (152.0, "restarted node a"),
+        (1000.0, "not accepted node a: HTTP 401 (1 times)"),
+    ]
+
+
+def test_the_status_has_all_kinds_of_events_in_order_of_time(busy):
+    behind = {"event": "behind", "round": 1, "client": 1, "reason": "old", "time": 5.0}
+    started = [{"event": "started", "time": t} for t in (1.0, 4.0)]
+    write_lines(busy.run / "events.jsonl", started[0], REFUSED, started[1], behind)
+    write_lines(busy.path / "hub.jsonl", {"event": "hub", "message": "proxy", "time": 3.0})
+    status = read_status(busy)
+    assert status.counts == {"refused": 1, "hub": 1, "resumed": 1, "behind": 1}
+    words = [text[20:].split(":")[0] for text in status.events]
+    assert words == ["round 1", "hub", "resumed", "round 1"]
+    assert [node.restored for node in status.nodes] == ["", "behind in round 1"]
+    text = "\n".join(status.lines())
+    assert "events: 1 behind, 1 hub, 1 refused, 1 resumed" in text
+    assert len(read_status(busy, 2).events) == 2
+
+
 def test_the_operator_hears_of_every_round_and_event_once(busy):
     follower = Follower(busy)
     assert follower.news() == []
@@ -274,6 +421,8 @@ def test_the_commands(tmp_path, capsys, monkeypatch):
     capsys.readouterr()
     assert main(["hub", "status", hub, "--json"]) == 0
     assert [node["name"] for node in json.loads(capsys.readouterr().out)["nodes"]] == ["a"]
+    assert main(["hub", "status", hub, "--events", "0"]) == SpecError.exit_code
+    capsys.readouterr()
     node = str(tmp_path / "hub" / "nodes" / "a")
     assert main(["node", "start", node, "--unit", "--limit-mb", "5"]) == 0
     unit = capsys.readouterr().out
@@ -285,5 +434,6 @@ def test_the_commands(tmp_path, capsys, monkeypatch):
 
 
 def test_settings_of_a_known_node():
-    with pytest.raises(ValueError, match=r"KnownNode\.client"):
-        KnownNode(-1, "x")
+    for clients in ((-1,), ()):
+        with pytest.raises(ValueError, match=r"KnownNode\.clients"):
+            KnownNode(clients, "x")

@@ -342,6 +342,20 @@ def test_another_methods_reply_is_refused(mine, yours, scenario, task):
         assert all("a reply of another method?" in problem for problem in problems)
 
 
+@pytest.mark.parametrize("method", [Method(), Method(Scaffold()), Method(memory=Taylor())])
+def test_the_size_of_a_reply_follows_from_the_rehearsed_one(method, scenario, task):
+    seen = watched(method, scenario, task, rounds=1)
+    for result in seen.results:
+        tensors = [result.buffers, *result.upload.values(), *result.record.values()]
+        size = seen.screen.reply_bytes(seen.orders[result.client])
+        assert size == sum(tensor.nbytes for tensor in tensors)
+
+
+def test_a_reply_whose_size_depends_on_the_samples_has_no_known_size(scenario, task):
+    seen = watched(Method(memory=Archive(size=1000)), scenario, task, rounds=1)
+    assert seen.screen.reply_bytes(next(iter(seen.orders.values()))) is None
+
+
 def test_another_memorys_reply_is_refused(scenario, task):
     taylor, half = Taylor(layers={"*": 1.0}), Taylor(layers={"*.weight": 1.0})
     ours, theirs = (watched(Method(memory=m), scenario, task, rounds=1) for m in (taylor, half))

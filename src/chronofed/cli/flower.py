@@ -1,7 +1,6 @@
 """The command ``chronofed flower``: Flower apps, keys, and a whole federation on this machine."""
 
 import os
-import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -228,26 +227,25 @@ def _prefork(options: Namespace) -> int:
     import shutil
     import time
 
-    from chronofed.flower.prefork import write_launchers
-    from chronofed.flower.processes import Processes, environment, find_program
+    from chronofed.flower.processes import Processes, find_program
+    from chronofed.flower.resident import Resident
 
     if not options.program:
         msg = "flower prefork: program missing, e.g. flower prefork -- flower-supernode ..."
         raise SpecError(msg)
     command = [find_program(options.program[0]), *options.program[1:]]
     folder = Path.home() / ".cache" / "chronofed" / f"prefork-{os.getpid()}"
-    launchers, socket = write_launchers(folder)
+    resident = Resident(folder)
     home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
     try:
-        variables = environment(home, launchers)
-        with Processes(folder / "logs", variables) as processes:
-            server = (sys.executable, "-m", "chronofed.flower.prefork", str(socket))
-            processes.start("prefork", *server)
-            # Ended with the other by every signal that ends this command.
+        with Processes(folder / "logs", resident.environment(home)) as processes:
+            resident.start(processes)
+            # Ended with the others by every signal that ends this command.
             process = processes.start("program", *command, log=False)
             while process.poll() is None:
+                resident.tend(processes, note)
                 time.sleep(0.2)
             return process.returncode
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(socket.parent, ignore_errors=True)
+        resident.close()

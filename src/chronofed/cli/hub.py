@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chronofed.cli.options import add_data, add_json, add_set, check_spec
+from chronofed.cli.options import add_data, add_json, add_set, check_counts, check_spec
 from chronofed.cli.output import emit, emit_json, note
 from chronofed.core.errors import SpecError
 
@@ -27,7 +27,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("add-node", "let nodes join, and write the folder that each one needs", _add_add_node),
         ("remove-node", "refuse a node from now on", _add_remove_node),
         ("renew", "replace the certificate; nodes keep theirs", _add_renew),
-        ("status", "show nodes, rounds and what went wrong", add_json),
+        ("status", "show nodes, rounds and what went wrong", _add_status),
     ):
         action = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         action.add_argument("hub", type=Path, metavar="HUB", help="folder of the hub")
@@ -58,8 +58,8 @@ def _add_start(parser: ArgumentParser) -> None:
 
 def _add_add_node(parser: ArgumentParser) -> None:
     parser.add_argument("names", nargs="+", metavar="NAME", help="names of the nodes")
-    text = "number of the client, for one node (default: the lowest that is free)"
-    parser.add_argument("--client", type=int, metavar="N", help=text)
+    text = "numbers of the clients of one node (default: one, the lowest that is free)"
+    parser.add_argument("--client", type=int, nargs="+", default=[], metavar="N", help=text)
 
 
 def _add_remove_node(parser: ArgumentParser) -> None:
@@ -68,6 +68,12 @@ def _add_remove_node(parser: ArgumentParser) -> None:
 
 def _add_renew(parser: ArgumentParser) -> None:
     _add_host(parser, "new names and addresses of this machine (default: those that it has)")
+
+
+def _add_status(parser: ArgumentParser) -> None:
+    text = "number of events to show (default 10)"
+    parser.add_argument("--events", type=int, default=10, metavar="N", help=text)
+    add_json(parser)
 
 
 def _add_host(parser: ArgumentParser, text: str) -> None:
@@ -145,7 +151,7 @@ def _prepare(hub: "Hub", options: Namespace) -> None:
 def _add_node(options: Namespace) -> int:
     from chronofed.flower.hub import Hub
 
-    if options.client is not None and len(options.names) > 1:
+    if options.client and len(options.names) > 1:
         raise SpecError("hub add-node: --client works with one NAME only")
     hub = Hub(options.hub)
     for name in options.names:
@@ -177,7 +183,8 @@ def _status(options: Namespace) -> int:
     from chronofed.flower.hub import Hub
     from chronofed.flower.hub_status import read_status
 
-    status = read_status(Hub(options.hub))
+    check_counts(options, "events")
+    status = read_status(Hub(options.hub), options.events)
     if options.json:
         emit_json(status.as_json())
     else:

@@ -15,12 +15,13 @@ HELP = "run a client's machine of a federation"
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the actions and their arguments."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    text = "start the node, and start it again whenever it ends"
+    text = "start the nodes of this machine, and start them again whenever they end"
     start = actions.add_parser("start", help=text, description=f"{text[0].upper()}{text[1:]}.")
-    start.add_argument("folder", type=Path, metavar="DIR", help="folder from: hub add-node")
-    text = "TOML file whose table [source] describes the client's own data"
+    text = "folders from: hub add-node"
+    start.add_argument("folders", type=Path, nargs="+", metavar="DIR", help=text)
+    text = "TOML file whose table [source] describes the data; {name} and {client} stand for those of the node"
     start.add_argument("--source", type=Path, metavar="FILE", help=text)
-    text = "folder of the client stores (default: DIR/state)"
+    text = "folder of the client stores (default: state in each DIR)"
     start.add_argument("--state", type=Path, metavar="DIR", help=text)
     text = "folder of data files, for clients without a source"
     start.add_argument("--data", type=Path, metavar="DIR", help=text)
@@ -40,11 +41,14 @@ def run(options: Namespace) -> int:
     if options.unit:
         again = [a for a in options.continue_with if a != "--unit"]
         command = shlex.join([str(Path(sys.argv[0]).resolve()), *again])
-        emit(unit(f"node {options.folder.name}", command, Path.cwd()))
+        names = " ".join(folder.name for folder in options.folders)
+        emit(unit(f"node {names}", command, Path.cwd()))
         return 0
-    with NodeService(options.folder, config, note) as service:
-        about = service.about
-        note(f"node {about.name} (client {about.client}) of {about.hub}; to stop it, press Ctrl-C")
+    with NodeService(options.folders, config, note) as service:
+        for node in service.nodes:
+            numbers = ", ".join(map(str, node.about.clients))
+            note(f"node {node.about.name} (client {numbers}) of {node.about.hub}")
+        note("to stop, press Ctrl-C")
         while True:
             service.tend()
             time.sleep(1.0)
@@ -57,8 +61,11 @@ def _config(options: Namespace) -> dict[str, str | float]:
     from chronofed.flower.hub import read_node
     from chronofed.flower.settings import Node
 
-    if options.source is not None:
-        load_source(options.source)
+    about = [read_node(folder) for folder in options.folders]
+    for node in about if options.source is not None else ():
+        for client in node.clients:
+            path = str(options.source).replace("{name}", node.name)
+            load_source(Path(path.replace("{client}", str(client))))
     config: dict[str, str | float] = {
         name: str(path.resolve())
         for name in ("source", "state", "data")
@@ -67,5 +74,6 @@ def _config(options: Namespace) -> dict[str, str | float]:
     for name in ("limit_mb", "max_age"):
         if getattr(options, name) is not None:
             config[name] = getattr(options, name)
-    from_table({"client": read_node(options.folder).client, **config}, Node, "node start")
+    for node in about:
+        from_table({"client": node.clients[0], **config}, Node, "node start")
     return config

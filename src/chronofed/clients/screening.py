@@ -69,6 +69,12 @@ class TensorSpec:
     shape: tuple[int | None, ...]
     value: Tensor | None = None
 
+    @property
+    def nbytes(self) -> int | None:
+        """Its size; ``None`` if that depends on the number of samples."""
+        axes = [axis for axis in self.shape if axis is not None]
+        return math.prod(axes) * self.dtype.itemsize if len(axes) == len(self.shape) else None
+
     def problem(self, tensor: Tensor) -> str | None:
         """Say in a few words what is wrong with a tensor; ``None`` if nothing is."""
         if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
@@ -155,6 +161,11 @@ class Screen:
                 norms[client] = limit
             self._remember(peaks, norms)
         return [_scaled(r, factors.get(r.client, {})) for r in results], reasons
+
+    def reply_bytes(self, order: Order, exchange: Exchange = "train") -> int | None:
+        """Return the size in bytes of a reply's tensors; ``None`` if it depends on the number of samples."""
+        sizes = [spec.nbytes for spec in self._expected(order, exchange).values()]
+        return None if None in sizes else sum(size for size in sizes if size is not None)
 
     def state_dict(self) -> Record:
         """Return the largest norm of every client, for a checkpoint."""

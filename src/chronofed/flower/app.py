@@ -65,6 +65,7 @@ def new_app(
     run: Path | None = None,
     data: Path | None = None,
     nodes: Path | None = None,
+    sent: Path | None = None,
     **settings: Any,
 ) -> None:
     """Write the folder of an app.
@@ -75,6 +76,7 @@ def new_app(
         run: Run directory on the server's machine.
         data: Folder of data files on the server's machine.
         nodes: File on the server's machine that says which node is which client.
+        sent: File on the server's machine to touch whenever orders were sent.
         settings: Settings of :class:`~chronofed.flower.settings.Federation`.
 
     Raises:
@@ -85,7 +87,7 @@ def new_app(
         raise RunError(f"{folder} contains a project already; use another folder")
     name = "".join(c if c.isalnum() else "-" for c in folder.resolve().name.lower()).strip("-")
     table = {"spec": "spec.toml", "run": str(run or ""), "data": str(data or "")}
-    table["nodes"] = str(nodes or "")
+    table |= {"nodes": str(nodes or ""), "sent": str(sent or "")}
     table |= msgspec.to_builtins(Federation(**settings))
     lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in table.items())
     name = name or "app"

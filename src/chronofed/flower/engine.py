@@ -8,7 +8,15 @@ after the client's node has come back under another number, or after the server 
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -22,7 +30,7 @@ from chronofed.flower.codec import OrderWriter, read_result
 from chronofed.flower.messages import Message, MessageError, Reply, read_reply
 from chronofed.flower.roster import Roster
 from chronofed.flower.settings import Federation
-from chronofed.flower.transport import Transport
+from chronofed.flower.transport import Answer, Transport
 from chronofed.methods.method import Method
 from chronofed.scenarios.base import Plan
 
@@ -32,6 +40,9 @@ RETRY_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
 """Seconds to wait before asking again when clients have failed: at first, and at most."""
 MAX_REASON_CHARACTERS = 500
 """Characters of a client's error message that are recorded."""
+
+HEADER_BYTES = 2**20
+"""Bytes that names and places of tensors in an answer may take."""
 
 ACCEPTED = "accepted"
 """Name of the rounds of accepted replies in a checkpoint."""
@@ -50,6 +61,10 @@ class ResultFilter(Protocol):
         self, results: Sequence[Result], order: Order, exchange: Exchange
     ) -> tuple[list[Result], dict[int, str]]:
         """Return all results, scaled down where they are far larger than usual, and the reasons by client."""
+        ...
+
+    def reply_bytes(self, order: Order, exchange: Exchange) -> int | None:
+        """Return the size of an answer's tensors; ``None`` if it depends on the client's data."""
         ...
 
     def state_dict(self) -> Record:
@@ -106,7 +121,7 @@ class FlowerEngine:
         settings: Timeouts, quorum and limits.
         on_event: Called with every event: clients that join, leave, fail, are late or are refused.
         on_answers: Called after every exchange with who was asked and who has answered.
-        expected_nodes: Returns the client of every node that may join, by node; by default all may join.
+        expected_nodes: Returns the clients of every node that may join, by node; by default all may join.
         client_states: Always empty: client states stay on the clients.
         counts: Number of events so far, by kind.
         now: Clock, in seconds.
@@ -121,7 +136,7 @@ class FlowerEngine:
     settings: Federation = Federation()
     on_event: OnEvent = field(default=lambda event: None)
     on_answers: OnEvent = field(default=lambda answers: None)
-    expected_nodes: Callable[[], Mapping[int, int]] | None = None
+    expected_nodes: Callable[[], Mapping[int, Collection[int]]] | None = None
     client_states: MutableMapping[int, ClientState] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     now: Callable[[], float] = time.monotonic
@@ -191,6 +206,7 @@ class FlowerEngine:
             if results is not None:
                 break
             self.sleep(self.settings.poll_s)
+        self.transport.pause()
         self._first_exchange = False
         for request in requests.values():
             self._withdraw(request)
@@ -252,7 +268,7 @@ class FlowerEngine:
             if expires < self.now():
                 del self._late[message_id]
         expected = [*waiting, *self._roster.message_ids, *self._late]
-        for message_id, answer in self.transport.collect(expected):
+        for message_id, answer in self.transport.collect(expected, self._max_bytes(requests)):
             if self._roster.receive(message_id, answer):
                 continue
             if message_id in self._late:
@@ -261,12 +277,14 @@ class FlowerEngine:
                 waiting[message_id].message_id = None
                 self._receive(waiting[message_id], answer)
 
-    def _receive(self, request: PendingRequest, answer: Message | str) -> None:
+    def _receive(self, request: PendingRequest, answer: Answer) -> None:
         """Check the answer to an order, and keep the result or note the failure."""
         if isinstance(answer, str):
             self._fail(request, answer)
             return
         try:
+            if isinstance(answer, MessageError):
+                raise answer
             reply = read_reply(answer)
             if reply.error:
                 self._fail(request, reply.error)
@@ -295,7 +313,17 @@ class FlowerEngine:
         for one, other in zip(given, expected, strict=True):
             if one != other:
                 raise MessageError(f"the reply is for {one!r}, expected {other!r}")
-        return read_result(reply, body, self.settings.max_message_mb * 2**20)
+        return read_result(reply, body, self._largest(request))
+
+    def _largest(self, request: PendingRequest) -> int:
+        """Return the largest size in bytes of an answer that may be honest."""
+        limit = self.settings.max_message_mb * 2**20
+        known = self.result_filter.reply_bytes(request.order, request.exchange)
+        return limit if known is None else min(limit, known + HEADER_BYTES)
+
+    def _max_bytes(self, requests: Requests) -> int:
+        # Orders of a round differ in size only if clients are sent parts of different sizes.
+        return max(map(self._largest, requests.values()), default=HEADER_BYTES)
 
     def _fail(self, request: PendingRequest, reason: str) -> None:
         request.failures += 1

@@ -25,6 +25,8 @@ from chronofed.flower.keys import renew as renew_certificate
 from chronofed.runs.json_files import read_json
 
 SETTINGS, NODES, NODE, NODE_KEY = "hub.json", "nodes.json", "node.json", "node.key"
+HUB_LOG = "hub.jsonl"
+"""What the hub has started, started again, let in and excluded."""
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
@@ -47,11 +49,11 @@ class KnownNode(Config):
     """A node that may join.
 
     Attributes:
-        client: Number of its client.
+        clients: Numbers of its clients.
         public: Its public key, as in the file that ends in ``.pub``.
     """
 
-    client: Natural
+    clients: Annotated[tuple[Natural, ...], msgspec.Meta(min_length=1)]
     public: str
 
 
@@ -60,12 +62,12 @@ class NodeSettings(Config):
 
     Attributes:
         name: Its name.
-        client: Number of its client.
+        clients: Numbers of its clients.
         hub: Address and port of the hub.
     """
 
     name: str
-    client: Natural
+    clients: Annotated[tuple[Natural, ...], msgspec.Meta(min_length=1)]
     hub: str
 
 
@@ -142,40 +144,41 @@ class Hub:
         """Return the name of every node that may join, by the header that holds its public key."""
         return {key_header(node.public.encode()): name for name, node in self.nodes.items()}
 
-    def add_node(self, name: str, client: int | None = None) -> Path:
+    def add_node(self, name: str, clients: Sequence[int] = ()) -> Path:
         """Let a node join.
 
         Args:
             name: Its name.
-            client: Number of its client; by default the lowest that is free.
+            clients: Numbers of its clients; by default one, the lowest number that is free.
 
         Returns:
             The folder to carry to its machine. Nothing else there is needed, and the hub does not need it.
 
         Raises:
-            SpecError: If the name or the number cannot be used.
+            SpecError: If the name or a number cannot be used.
         """
         nodes = self.nodes
-        taken = {node.client for node in nodes.values()}
-        if client is None:
-            client = next(number for number in range(len(taken) + 1) if number not in taken)
+        taken = {client for node in nodes.values() for client in node.clients}
+        free = next(number for number in range(len(taken) + 1) if number not in taken)
+        own = tuple(dict.fromkeys(clients)) or (free,)
         if not NODE_NAME.fullmatch(name):
             raise SpecError(f"{name!r} is not a name of a node: letters, digits, - _ and . only")
-        if name in nodes or client in taken:
-            what = f"a node {name}" if name in nodes else f"a node for client {client}"
+        twice = sorted(taken.intersection(own))
+        if name in nodes or twice:
+            what = f"a node {name}" if name in nodes else f"a node for client {twice[0]}"
             raise SpecError(
                 f"{self.path} has {what} already; to replace its key, remove it first: hub remove-node"
             )
         folder, settings = self.path / "nodes" / name, self.settings
         pair = node_keys(NODE_KEY)
-        about = NodeSettings(name, client, _address(settings))
+        about = NodeSettings(name, own, _address(settings))
         content = {
             CA: (self.keys / CA).read_bytes(),
             NODE: json.dumps(msgspec.to_builtins(about), indent=2).encode(),
             **pair,
         }
         write_files(folder, content)
-        known = KnownNode(client, pair[f"{NODE_KEY}.pub"].decode())
+        known = KnownNode(own, pair[f"{NODE_KEY}.pub"].decode())
         self._write(NODES, msgspec.to_builtins({**nodes, name: known}))
         return folder
 

@@ -1,35 +1,36 @@
 """Status of a hub for its operator: nodes, rounds, refusals, and when the run will end."""
 
-import json
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from chronofed.flower.hub import Hub
+from chronofed.flower.connections import Event, read_connections, read_lines
+from chronofed.flower.hub import HUB_LOG, Hub
 from chronofed.flower.keys import CERTIFICATE, expires
-from chronofed.flower.proxy import SEEN_LOG
 from chronofed.runs import RunDirectory
 from chronofed.runs.load_spec import load_settings
 
 QUIET = ("started", "finished", "joined")
 """Events that are not worth a line of their own when many clients have them."""
+RESTORED = ("behind", "ahead")
 RECENT = 10
 """Rounds from which the time of a round is taken, and events that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """Status of a node.
+    """Status of a client, and of the node that it is behind.
 
     Attributes:
-        name: Its name.
-        client: Number of its client.
-        seen: Time of its last heartbeat; ``None`` if there was none lately.
+        name: Name of the node.
+        client: Number of the client.
+        seen: Time of the node's last heartbeat; ``None`` if there was none lately.
         round: The last round in which its reply was accepted; ``None`` before the first.
         refused: Number of replies that were refused.
+        restored: The last time that its state was behind or ahead of the server's; empty if it never was.
         problem: The last thing that went wrong with it.
     """
 
@@ -38,6 +39,7 @@ class NodeStatus:
     seen: float | None
     round: int | None
     refused: int
+    restored: str
     problem: str
 
 
@@ -51,8 +53,9 @@ class HubStatus:
         rounds: Rounds of the run; ``None`` if it has no end.
         round_s: Typical seconds of a round lately; ``None`` if not known.
         expires: Time at which the certificate expires.
-        nodes: Its nodes.
+        nodes: Its nodes, one entry for every client.
         strangers: Number of requests lately that were refused because they came from nobody it knows.
+        counts: Number of events so far, by kind.
         events: The last things that went wrong, oldest first.
     """
 
@@ -63,6 +66,7 @@ class HubStatus:
     expires: str
     nodes: tuple[NodeStatus, ...]
     strangers: int
+    counts: Mapping[str, int]
     events: tuple[str, ...]
 
     @property
@@ -83,18 +87,25 @@ class HubStatus:
         left = "" if not self.remaining_s else f", about {duration(self.remaining_s)} left"
         yield f"run: {self.state}, {self.round}{of} rounds done{pace}{left}"
         yield f"certificate: until {self.expires}"
-        yield f"{'node':<16} {'client':>6} {'last seen':>12} {'accepted':>8} {'refused':>7}  problem"
+        titles = f"{'node':<16} {'client':>6} {'last seen':>12} {'accepted':>8} {'refused':>7}"
+        yield f"{titles} {'restored':<18} problem"
         for node in self.nodes:
             seen = "never" if node.seen is None else f"{duration(time.time() - node.seen)} ago"
             accepted = "-" if node.round is None else str(node.round)
             numbers = f"{node.client:>6} {seen:>12} {accepted:>8} {node.refused:>7}"
-            yield f"{node.name:<16} {numbers}  {node.problem}"
+            yield f"{node.name:<16} {numbers} {node.restored or '-':<18} {node.problem}"
         yield f"strangers: {self.strangers} requests refused lately"
+        if self.counts:
+            yield "events: " + ", ".join(f"{n} {kind}" for kind, n in sorted(self.counts.items()))
         yield from self.events
 
 
-def read_status(hub: Hub) -> HubStatus:
+def read_status(hub: Hub, recent: int = RECENT) -> HubStatus:
     """Read the status of a hub from its folder, whether it runs or not.
+
+    Args:
+        hub: The hub.
+        recent: Number of events to show.
 
     Raises:
         RunError: If it is not a hub.
@@ -103,29 +114,42 @@ def read_status(hub: Hub) -> HubStatus:
     expiry = f"{expires(hub.keys / CERTIFICATE):%Y-%m-%d}"
     directory = RunDirectory(hub.run)
     history = directory.history() if directory.exists else []
-    events, answers = (_read(hub.run / name) for name in ("events.jsonl", "answers.jsonl"))
-    seen = [
-        *_read(hub.proxy / Path(SEEN_LOG).with_suffix(".old").name),
-        *_read(hub.proxy / SEEN_LOG),
-    ]
-    last = {line["node"]: line["time"] for line in seen if line["node"] and line["status"] == 200}
+    answers = read_lines(hub.run / "answers.jsonl")
+    connections = read_connections(hub.proxy)
+    events = [e for e in _events(hub, connections.events) if e["event"] not in QUIET]
     spec = hub.app / "spec.toml"
     rounds = load_settings(spec).rounds if spec.exists() else None
     trained = [line for line in answers if line.get("exchange") == "train"]
-    recent = [line["seconds"] for line in trained[-RECENT:]]
+    seconds = [line["seconds"] for line in trained[-RECENT:]]
     return HubStatus(
         directory.state if directory.exists else "not started",
         history[-1]["round"] if history else 0,
         rounds if isinstance(rounds, int) else None,
-        median(recent) if recent else None,
+        median(seconds) if seconds else None,
         expiry,
         tuple(
-            _node(name, node.client, last.get(name), trained, events)
+            _node(name, client, connections.seen.get(name), trained, events)
             for name, node in sorted(hub.nodes.items())
+            for client in node.clients
         ),
-        sum(not line["node"] for line in seen),
-        tuple(describe(e) for e in events if e["event"] not in QUIET)[-RECENT:],
+        connections.strangers,
+        dict(Counter(e["event"] for e in events)),
+        tuple(f"{_clock(e)} {describe(e)}" for e in events[-recent:]),
     )
+
+
+def _events(hub: Hub, connections: tuple[Event, ...]) -> list[Event]:
+    """Return the events of run, hub and connections, by time; a run that starts once more is resumed."""
+    own = read_lines(hub.run / "events.jsonl")
+    starts = [event for event in own if event["event"] == "started"]
+    for event in starts[1:]:
+        event["event"] = "resumed"
+    everything = [*own, *read_lines(hub.path / HUB_LOG), *connections]
+    return sorted(everything, key=lambda event: float(event["time"]))
+
+
+def _clock(event: Event) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["time"]))
 
 
 def _node(
@@ -133,14 +157,16 @@ def _node(
     client: int,
     seen: float | None,
     trained: list[dict[str, Any]],
-    events: list[dict[str, Any]],
+    events: list[Event],
 ) -> NodeStatus:
     rounds = [line["round"] for line in trained if client in line["answered"]]
-    own = [e for e in events if e.get("client") == client]
-    wrong = [e for e in own if e["event"] not in (*QUIET, "moved")]
+    own = [e for e in events if e.get("client") == client or e.get("name") == name]
+    wrong = [e for e in own if e["event"] != "moved"]
     refused = sum(e["event"] == "refused" for e in own)
+    restored = [e for e in own if e["event"] in RESTORED]
+    last = f"{restored[-1]['event']} in round {restored[-1]['round']}" if restored else ""
     problem = describe(wrong[-1]) if wrong else ""
-    return NodeStatus(name, client, seen, max(rounds, default=None), refused, problem)
+    return NodeStatus(name, client, seen, max(rounds, default=None), refused, last, problem)
 
 
 class Follower:
@@ -153,12 +179,12 @@ class Follower:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._events, self._answers = (
-            len(_read(hub.run / name)) for name in ("events.jsonl", "answers.jsonl")
+            len(read_lines(hub.run / name)) for name in ("events.jsonl", "answers.jsonl")
         )
 
     def news(self) -> list[str]:
         """Return one line for every new event and round."""
-        events, answers = (_read(self._hub.run / n) for n in ("events.jsonl", "answers.jsonl"))
+        events, answers = (read_lines(self._hub.run / n) for n in ("events.jsonl", "answers.jsonl"))
         new_events, new_answers = events[self._events :], answers[self._answers :]
         self._events, self._answers = len(events), len(answers)
         lines = [(e["time"], describe(e)) for e in new_events]
@@ -179,6 +205,7 @@ def describe(event: dict[str, Any]) -> str:
     """Return an event in one line."""
     round_ = f"round {event['round']}: " if "round" in event else ""
     who = f" client {event['client']}" if "client" in event else ""
+    who += f" node {event['name']}" if "name" in event else ""
     reason = event.get("reason") or event.get("message") or event.get("order") or ""
     return f"{round_}{event['event']}{who}{f': {reason}' if reason else ''}"
 
@@ -189,14 +216,3 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    """Read the lines of a file that may still grow: the last one may be incomplete."""
-    found = []
-    for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found

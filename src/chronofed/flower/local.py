@@ -1,9 +1,7 @@
 """A whole federation on this machine: a SuperLink and SuperNodes as processes on the loopback interface."""
 
 import json
-import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
@@ -13,7 +11,6 @@ from typing import Any
 from chronofed.core.errors import ChronofedError, RunError
 from chronofed.flower.app import new_app
 from chronofed.flower.keys import CA, CERTIFICATE, KEY
-from chronofed.flower.prefork import write_launchers
 from chronofed.flower.processes import (
     LOOPBACK,
     Processes,
@@ -22,6 +19,7 @@ from chronofed.flower.processes import (
     free_port,
     wait_for_port,
 )
+from chronofed.flower.resident import Resident
 from chronofed.runs import RunDirectory
 
 CONNECTION = """\
@@ -42,7 +40,8 @@ class LocalFederation:
         database: Keep the SuperLink's state on disk, so that nodes reconnect after it was restarted.
         keys: Folder that :func:`~chronofed.flower.keys.make_keys` wrote: use TLS, and refuse nodes without a
             key. By default neither, because nothing leaves this machine.
-        prefork: Fork app processes (:mod:`~chronofed.flower.prefork`) instead of starting each one anew.
+        prefork: Fork app processes (:mod:`~chronofed.flower.prefork`), which hand messages to a resident worker
+            (:mod:`~chronofed.flower.worker`), instead of starting each one anew.
 
     Attributes:
         port: Port of the SuperLink.
@@ -54,10 +53,12 @@ class LocalFederation:
     ) -> None:
         self.folder = folder.resolve()
         self.keys = keys
-        self.prefork = prefork
         self.port = free_port()
-        launchers, self._socket = write_launchers(self.folder)
-        variables = environment(self.folder / "home", *([launchers] if prefork else []))
+        self._resident = Resident(self.folder) if prefork else None
+        home = self.folder / "home"
+        variables = (
+            environment(home) if self._resident is None else self._resident.environment(home)
+        )
         self.processes = Processes(self.folder / "logs", variables)
         self._database = self.folder / "superlink.db" if database else None
 
@@ -76,13 +77,11 @@ class LocalFederation:
         connection = CONNECTION.format(address=self.address, security=security)
         (home / "config.toml").write_text(connection)
         try:
-            if self.prefork:
-                command = [sys.executable, "-m", "chronofed.flower.prefork", str(self._socket)]
-                self.processes.start("prefork", *command)
+            if self._resident is not None:
+                self._resident.start(self.processes)
             self.start_link()
-            while self.prefork and not self._socket.exists():
-                self.processes.check()
-                time.sleep(0.1)
+            if self._resident is not None:
+                self._resident.wait(self.processes)
         except BaseException:
             self.__exit__()
             raise
@@ -90,7 +89,13 @@ class LocalFederation:
 
     def __exit__(self, *_: object) -> None:
         self.processes.__exit__()
-        shutil.rmtree(self._socket.parent, ignore_errors=True)
+        if self._resident is not None:
+            self._resident.close()
+
+    def tend(self) -> None:
+        """Start again what stays beside the SuperNodes and has ended."""
+        if self._resident is not None:
+            self._resident.tend(self.processes, lambda line: None)
 
     def start_link(self) -> None:
         """Start the SuperLink and wait until it listens."""
@@ -193,6 +198,7 @@ def run_locally(
         directory = RunDirectory(run)
         while process.poll() is None and directory.summary() is None:
             on_progress(directory)
+            federation.tend()
             time.sleep(0.5)
         summary = directory.summary()
         if summary is None:

@@ -8,20 +8,28 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from chronofed.core.errors import ChronofedError, SpecError
 from chronofed.core.limits import read_json
 from chronofed.core.spec_io import to_table
-from chronofed.runs.spec import Experiment
+
+if TYPE_CHECKING:
+    from chronofed.runs.spec import Experiment
 
 PROTOCOL = 3
 MAX_ERROR_CHARACTERS = 500
 """Characters of an error about a message: it may quote what a stranger sent."""
+MAX_REPLY_CHARACTERS = 2**16
+"""Characters of the header of a reply, which has a few numbers and at most one line of text."""
+MAX_REASON_CHARACTERS = 10_000
+"""Characters of the reason that a client gives."""
 RUN_NAME = re.compile(r"[0-9a-f]{8,64}")
 """Form of a run's name, which becomes part of a file name on the client."""
+MAX_OTHERS = 10_000
+"""Clients of one node, besides the first."""
 _LENGTH_BYTES = 8
 
 Name: TypeAlias = Annotated[str, msgspec.Meta(max_length=200)]
@@ -111,6 +119,7 @@ class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         name: Name of the order.
         fingerprint: Fingerprint of method and model.
         client: The client that replies.
+        others: Further clients of the same node, in a reply to ``hello``.
         key: Identifies the data set that it trained on.
         size: Number of samples.
         held: Round of the client state that it worked from; -1 for none.
@@ -125,9 +134,10 @@ class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     size: Number = 0
     held: RoundNumber = -1
     error: str = ""
+    others: Annotated[tuple[Number, ...], msgspec.Meta(max_length=MAX_OTHERS)] = ()
 
 
-def method_fingerprint(experiment: Experiment) -> str:
+def method_fingerprint(experiment: "Experiment") -> str:
     """Return a digest of method, model and loss, which server and clients must share; data may differ.
 
     Raises:
@@ -155,13 +165,14 @@ def write_hello(run: str) -> Message:
     return Message(encode_header(Request(PROTOCOL, "hello", run)))
 
 
-def write_identity(request: Request, client: int) -> Message:
-    """Write a node's reply to ``hello``: the number of its client."""
-    return Message(encode_header(Reply(PROTOCOL, request.name, client=client)))
+def write_identity(request: Request, client: int, *others: int) -> Message:
+    """Write a node's reply to ``hello``: the numbers of its clients."""
+    return Message(encode_header(Reply(PROTOCOL, request.name, client=client, others=others)))
 
 
 def write_error(name: str, client: int, reason: str) -> Message:
     """Write a reply that says why there is no result."""
+    reason = reason[:MAX_REASON_CHARACTERS]
     return Message(encode_header(Reply(PROTOCOL, name, client=client, error=reason)))
 
 
@@ -183,6 +194,10 @@ def read_reply(message: Message) -> Reply:
     Raises:
         MessageError: If it is malformed.
     """
+    if len(message.header) > MAX_REPLY_CHARACTERS:
+        raise MessageError(
+            f"a header of {len(message.header)} characters; at most {MAX_REPLY_CHARACTERS} are accepted"
+        )
     return _decode_header(message.header, Reply)
 
 

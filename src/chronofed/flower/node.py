@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from threading import Lock
 from typing import TypeAlias
 
 import torch
@@ -16,8 +17,10 @@ from chronofed.clients.order_check import OrderCheck, OrderLimits, with_time_lim
 from chronofed.clients.state import ClientState, join_records
 from chronofed.clients.store import ClientStore
 from chronofed.core.errors import ChronofedError, DataError, SpecError
+from chronofed.core.paths import expand
 from chronofed.core.types import Record, Samples
 from chronofed.data.client_source import ClientData, Source
+from chronofed.data.client_source.load import load_source
 from chronofed.data.dataset import Dataset
 from chronofed.engines.base import one_thread
 from chronofed.flower.codec import MAX_BODY_BYTES, read_order, write_result
@@ -32,7 +35,7 @@ from chronofed.flower.messages import (
 )
 from chronofed.methods.method import Method
 from chronofed.models.objective import TorchObjective
-from chronofed.runs.built import build
+from chronofed.runs.built import BuiltRun, build
 from chronofed.runs.spec import Experiment
 
 logger = logging.getLogger(__name__)
@@ -80,14 +83,31 @@ class ScenarioData:
                 f"client {order.client} has no source, but clients of this scenario bring their own data: "
                 f"start its node with --node-config 'client={order.client} source=\"/path/source.toml\" ...'"
             )
-        built = build(experiment, self.folder, self.spec_folder, on_client=True)
-        plan = without(built.scenario.at(order.round), experiment.deletions)
-        visit = plan.visits.get(order.client)
-        if visit is None:
-            msg = f"client {order.client} has no data in round {order.round} of this scenario"
-            raise DataError(msg)
-        task = built.task
-        return RoundData(task.samples(visit.indices), visit.key, task.objective())
+        # Several threads of a worker may share them.
+        with _BUILDING:
+            built = _build(experiment.resolved(), experiment, self.folder, self.spec_folder)
+            plan = without(built.scenario.at(order.round), experiment.deletions)
+            visit = plan.visits.get(order.client)
+            if visit is None:
+                msg = f"client {order.client} has no data in round {order.round} of this scenario"
+                raise DataError(msg)
+            task = built.task
+            return RoundData(task.samples(visit.indices), visit.key, task.objective())
+
+
+_BUILDING = Lock()
+_BUILT: dict[tuple[str, Path | None, Path], BuiltRun] = {}
+"""The last experiment that was built, by its settings and folders: a worker answers many messages about one."""
+
+
+def _build(
+    settings: str, experiment: Experiment, folder: Path | None, spec_folder: Path
+) -> BuiltRun:
+    key = (settings, folder, spec_folder)
+    if key not in _BUILT:
+        _BUILT.clear()
+        _BUILT[key] = build(experiment, folder, spec_folder, on_client=True)
+    return _BUILT[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +147,41 @@ class SourceData:
         return RoundData(data.samples, client_store.alias(data.key), objective, data)
 
 
+def own_source(client: int, file: str) -> Source:
+    """Read the description of a client's own data.
+
+    Raises:
+        DataError: If it cannot be read. The message does not say why, because the server sees it.
+    """
+    try:
+        return load_source(expand(file))
+    except ChronofedError as error:
+        raise DataError(
+            f"client {client} cannot use the description of its own data: see its node's log"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFiles:
+    """Provides the own data of several clients of a machine.
+
+    Attributes:
+        pattern: Path of the file that describes a client's data; ``{client}`` stands for its number.
+    """
+
+    pattern: str
+
+    def __call__(
+        self, experiment: Experiment, order: Order, client_store: ClientStore
+    ) -> RoundData:
+        """Return the current data of the order's client."""
+        file = self.pattern.replace("{client}", str(order.client))
+        return SourceData(own_source(order.client, file))(experiment, order, client_store)
+
+
 @dataclass(frozen=True, slots=True)
 class ClientNode:
-    """Answers messages for one client.
+    """Answers messages for the clients of a machine, by default one.
 
     Attributes:
         client: Number of the client.
@@ -139,6 +191,7 @@ class ClientNode:
         make_store: Makes a client store with the client's own limits.
         max_message_bytes: Maximum size of a message.
         limits: Limits beyond which it refuses to work on an order.
+        others: Numbers of further clients; each has a client store of its own.
     """
 
     client: int
@@ -148,6 +201,7 @@ class ClientNode:
     make_store: Callable[[Path], ClientStore] = ClientStore
     max_message_bytes: int = MAX_BODY_BYTES
     limits: OrderLimits = field(default_factory=OrderLimits)
+    others: tuple[int, ...] = ()
 
     def answer(self, message: Message) -> Message:
         """Answer a message.
@@ -155,24 +209,28 @@ class ClientNode:
         A :class:`ChronofedError` becomes a reply of one line. Its cause, which may quote a row of the client's
         data, is logged on this machine only. Other exceptions are raised, and Flower reports them.
         """
-        name = ""
+        name, client = "", self.client
         try:
             request = read_request(message)
             name = request.name
+            if request.client in self.others:
+                client = request.client
             if request.kind == "hello":
-                return write_identity(request, self.client)
+                return write_identity(request, self.client, *self.others)
             return self._serve(request, message.body)
         except ChronofedError as error:
             cause = f" ({error.__cause__})" if isinstance(error.__cause__, DataError) else ""
             logger.warning("%s%s", error, cause)
-            return write_error(name, self.client, str(error))
+            # The server learns what is wrong, and not where this machine keeps its files.
+            return write_error(name, client, str(error).replace(f"{self.folder}/", ""))
 
-    def store_path(self, run: str) -> Path:
+    def store_path(self, run: str, client: int | None = None) -> Path:
         """Return the file of the client store for a run."""
-        return self.folder / f"client-{self.client}-{run}.sqlite"
+        number = self.client if client is None else client
+        return self.folder / f"client-{number}-{run}.sqlite"
 
     def _serve(self, request: Request, body: bytes) -> Message:
-        if request.client != self.client:
+        if request.client not in (self.client, *self.others):
             raise MessageError(
                 f"client {self.client} received an order for client {request.client}"
             )
@@ -184,7 +242,10 @@ class ClientNode:
             )
         order = read_order(request, body, experiment.method, self.max_message_bytes)
         self.folder.mkdir(parents=True, exist_ok=True)
-        with self.make_store(self.store_path(request.run)) as client_store, one_thread():
+        with (
+            self.make_store(self.store_path(request.run, request.client)) as client_store,
+            one_thread(),
+        ):
             digest = request_digest(request, body)
             packed = None if request.anew else client_store.reply(request.name, digest)
             if packed is not None:

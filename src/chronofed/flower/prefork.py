@@ -1,4 +1,4 @@
-"""Preforked app processes: fork a process that has imported torch already, instead of starting each one anew.
+"""Preforked app processes: fork a process that has imported Flower already, instead of starting each one anew.
 
 Flower starts a process for every message: it runs the program ``flwr-clientapp`` from the path. This module
 puts a launcher of the same name first on the path. The launcher sends its arguments to a prefork server, a
@@ -21,14 +21,8 @@ from pathlib import Path
 from chronofed.core.errors import MissingExtraError
 
 PROGRAMS = ("flwr-clientapp", "flwr-serverapp")
-PRELOAD = (
-    "chronofed.flower.client_app",
-    "chronofed.flower.server_app",
-    "flwr.app",
-    "flwr.clientapp",
-    "flwr.serverapp",
-)
-"""Modules that the prefork server imports; the first two import torch."""
+PRELOAD = ("chronofed.flower.client_app", "flwr.app", "flwr.clientapp", "flwr.serverapp")
+"""Modules that the prefork server imports. None imports torch: the worker of the machine has it."""
 MAX_COMMAND_BYTES = 1 << 16
 
 LAUNCHER = """\

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import shutil
 import signal
 import socket
@@ -20,6 +21,11 @@ GRACE_S = 10.0
 """Seconds between asking a program to end and killing it."""
 START_TIMEOUT_S = 90.0
 """Seconds that a SuperLink may take to listen."""
+SHORTEST_POLL_S, POLL_S_A_NODE, LONGEST_POLL_S = 0.05, 0.04, 2.0
+"""Seconds between two looks of a SuperExec for work: a look takes some milliseconds, and every node has one."""
+LOOKS = 5
+"""Times in a row that a program must be seen without a child."""
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 PR_SET_PDEATHSIG = 1
 """Option of Linux's ``prctl``: send this process a signal when its parent ends."""
 
@@ -36,13 +42,15 @@ def find_program(name: str) -> str:
     return found
 
 
-def environment(home: Path, *first: Path) -> dict[str, str]:
+def environment(home: Path, *first: Path, nodes: int = 1) -> dict[str, str]:
     """Return environment variables for Flower's programs.
 
     Args:
         home: Folder for Flower's own files.
         first: Folders to put first on the path.
+        nodes: Number of SuperNodes that share this machine.
     """
+    interval = min(max(SHORTEST_POLL_S, POLL_S_A_NODE * nodes), LONGEST_POLL_S)
     path = os.pathsep.join([*map(str, first), _python_folder(), os.environ.get("PATH", "")])
     return {
         **os.environ,
@@ -50,7 +58,7 @@ def environment(home: Path, *first: Path) -> dict[str, str]:
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": f"{interval:g}",
         "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
     }
 
@@ -75,6 +83,7 @@ class Processes:
         self.logs = logs
         self._variables = dict(variables)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._alone: dict[str, int] = {}
 
     def start(self, name: str, *command: str, log: bool = True) -> subprocess.Popen[bytes]:
         """Start a program in its own session, so that Ctrl-C reaches this process only.
@@ -119,6 +128,26 @@ class Processes:
         process = self._running.get(name)
         return process is None or process.poll() is not None
 
+    def lacks_children(self, name: str) -> bool:
+        """Tell if a program has been without a child for some looks: one of Flower's without its SuperExec.
+
+        A single look may miss a child, when a thread of the program ends meanwhile.
+        """
+        self._alone[name] = self._alone.get(name, 0) + 1 if self._is_alone(name) else 0
+        return self._alone[name] >= LOOKS
+
+    def _is_alone(self, name: str) -> bool:
+        process = self._running.get(name)
+        if process is None or process.poll() is not None:
+            return False
+        lists = list(Path(f"/proc/{process.pid}/task").glob("*/children"))
+        try:
+            listed = [child for path in lists for child in path.read_text().split()]
+        except OSError:
+            # A thread has ended meanwhile.
+            return False
+        return bool(lists) and not any(_runs(int(child)) for child in listed)
+
     def check(self) -> None:
         """Raise if a program has ended by itself.
 
@@ -134,9 +163,10 @@ class Processes:
                 )
 
     def last_line(self, name: str) -> str:
-        """Return the last line of a program's log."""
+        """Return the last line of a program's log, without colours."""
         log = self.logs / f"{name}.log"
-        lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+        text = log.read_text(errors="replace") if log.exists() else ""
+        lines = COLOURS.sub("", text).split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def __enter__(self) -> "Processes":
@@ -195,6 +225,14 @@ def _exists(process: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def _runs(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
 
 
 def _resolve(command: str) -> str:

@@ -31,7 +31,7 @@ NODE_CALLS = (
     "confirm-message-received",
 )
 """Calls of a node that has a key; registering and unregistering are the operator's."""
-HEARTBEAT = "/v1/fleet/send-node-heartbeat"
+HEARTBEAT, START = "/v1/fleet/send-node-heartbeat", "/v1/fleet/activate-node"
 CONFIGURATION, SEEN_LOG, ERROR_LOG = "nginx.conf", "seen.log", "nginx-error.log"
 MAX_BODY_MB = 64
 """Largest request in megabytes; Flower sends arrays in parts of 5 MB, and apps of at most 10 MB."""
@@ -57,10 +57,11 @@ http {{
     default "";
 {nodes}
   }}
-  # What the operator wants to know: heartbeats of nodes, and every request that is refused.
+  # What the operator wants to know: starts and heartbeats of nodes, and every request that is refused.
   map $status:$request_uri $of_interest {{
     default 0;
     "200:{heartbeat}" 1;
+    "200:{start}" 1;
     "~^4" 1;
   }}
   log_format seen escape=json '{{"time":$msec,"node":"$node","address":"$remote_addr",'
@@ -89,6 +90,7 @@ http {{
     proxy_ssl_name localhost;
     proxy_ssl_session_reuse on;
     location / {{ return 404; }}
+    location @direct {{ proxy_pass https://{host}:{port}; }}
 {locations}
   }}
 }}
@@ -98,12 +100,25 @@ _LOCATION = """\
     location = /v1/fleet/{call} {{
       if ($node = "") {{ return 401; }}
       if ($request_method != POST) {{ return 405; }}
-      proxy_pass https://{host}:{port}/v1/fleet/{call};
+      {to}
     }}"""
+WAITING_CALL = "pull-messages"
+"""The call in which nodes wait for orders, at the relay."""
+_DIRECT = "proxy_pass https://{host}:{port}/v1/fleet/{call};"
+_WAITING = """\
+proxy_pass http://unix:{waiting}:/v1/fleet/{call};
+      # A node that is not there any longer must not keep its place.
+      proxy_read_timeout 60s;
+      error_page 502 504 = @direct;"""
 
 
 def configuration(
-    folder: Path, keys: Path, listen: str, link_port: int, nodes: Mapping[str, str]
+    folder: Path,
+    keys: Path,
+    listen: str,
+    link_port: int,
+    nodes: Mapping[str, str],
+    waiting: Path,
 ) -> str:
     """Return the configuration of nginx.
 
@@ -113,9 +128,12 @@ def configuration(
         listen: Address and port to publish.
         link_port: Port of the SuperLink on this machine.
         nodes: Name of every node that may join, by the header that holds its public key.
+        waiting: Address of the relay (:mod:`~chronofed.flower.relay`), a Unix socket.
     """
+    place = {"host": LOOPBACK, "port": link_port, "waiting": _quoted(waiting)}
     names = "\n".join(f'    "{header}" "{name}";' for header, name in sorted(nodes.items()))
-    calls = (_LOCATION.format(call=call, host=LOOPBACK, port=link_port) for call in NODE_CALLS)
+    to = {call: (_WAITING if call == WAITING_CALL else _DIRECT) for call in NODE_CALLS}
+    calls = (_LOCATION.format(call=c, to=to[c].format(call=c, **place)) for c in NODE_CALLS)
     # Started by root, nginx would let another user do the work, who cannot write to the hub's folder.
     user = f"user {getpwuid(0).pw_name};\n" if os.geteuid() == 0 else ""
     return _TEMPLATE.format(
@@ -127,10 +145,13 @@ def configuration(
         error_log=ERROR_LOG,
         seen_log=SEEN_LOG,
         heartbeat=HEARTBEAT,
+        start=START,
         max_body_mb=MAX_BODY_MB,
         # Several nodes may share an address, and each holds a few connections.
         max_connections=1024,
         listen=listen,
+        host=LOOPBACK,
+        port=link_port,
         nodes=names,
         locations="\n".join(calls),
     )

@@ -4,13 +4,13 @@ Flower knows nodes, chronofed knows clients. A node says in its reply to ``hello
 come back under another number after a restart, and is then still the same client.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from chronofed.flower.messages import Message, MessageError, read_reply, write_hello
-from chronofed.flower.transport import Transport
+from chronofed.flower.transport import Answer, Transport
 
-MAX_HELLOS = 3
+MAX_HELLOS = 8
 """Maximum number of times that a node is asked which client it is."""
 
 
@@ -22,14 +22,14 @@ class Roster:
         transport: Carries messages to nodes.
         run: Name of the run.
         report: Called with an event and its details: a client joined, left or moved, or a node is unknown.
-        expected: Returns the client of every node that may join, by node; by default a node may say what it
+        expected: Returns the clients of every node that may join, by node; by default a node may say what it
             likes. Nodes have fixed numbers only if they have keys.
     """
 
     transport: Transport
     run: str
     report: Callable[..., None]
-    expected: Callable[[], Mapping[int, int]] | None = None
+    expected: Callable[[], Mapping[int, Collection[int]]] | None = None
     _nodes: dict[int, int] = field(init=False, default_factory=dict)
     """Node of every client."""
     _online: set[int] = field(init=False, default_factory=set)
@@ -70,21 +70,28 @@ class Roster:
             if message_id is not None:
                 self._hellos[message_id] = node
 
-    def receive(self, message_id: str, answer: Message | str) -> bool:
+    def receive(self, message_id: str, answer: Answer) -> bool:
         """Take a reply if it answers a ``hello``; return ``False`` if it does not."""
         if message_id not in self._hellos:
             return False
         node = self._hellos.pop(message_id)
+        if isinstance(answer, str):
+            # Its app process was killed, or it was away.
+            self.report("failed", node=node, reason=answer)
+            return True
         try:
-            self._assign(node, _client(answer))
+            if isinstance(answer, MessageError):
+                raise answer
+            for client in _clients(answer):
+                self._assign(node, client)
         except MessageError as error:
             self.report("unknown", node=node, reason=str(error))
         return True
 
     def _assign(self, node: int, client: int) -> None:
-        right = client if self.expected is None else self.expected().get(node)
-        if client != right:
-            known = "is not known" if right is None else f"is for client {right}"
+        right = (client,) if self.expected is None else self.expected().get(node, ())
+        if client not in right:
+            known = f"is for client {', '.join(map(str, right))}" if right else "is not known"
             raise MessageError(f"the node says that it is client {client}, but its key {known}")
         before = self._nodes.get(client)
         if before is not None and before != node:
@@ -96,11 +103,9 @@ class Roster:
         self._nodes[client] = node
 
 
-def _client(answer: Message | str) -> int:
-    """Read which client a node is."""
-    if isinstance(answer, str):
-        raise MessageError(answer)
+def _clients(answer: Message) -> tuple[int, ...]:
+    """Read which clients a node has."""
     reply = read_reply(answer)
     if reply.error or reply.client < 0:
         raise MessageError(reply.error or "the node does not say which client it is")
-    return reply.client
+    return (reply.client, *reply.others)

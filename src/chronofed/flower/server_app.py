@@ -2,8 +2,8 @@
 
 Settings of a run are in the app's ``[tool.flwr.app.config]``, or given with ``flwr run --run-config``:
 ``spec``, the specification; ``run``, the run directory on the server's machine; ``data``, its folder of data
-files; ``nodes``, a file that says which node is which client; and the settings of
-:class:`~chronofed.flower.settings.Federation`.
+files; ``nodes``, a file that says which node is which client; ``sent``, a file to touch whenever orders were
+sent; and the settings of :class:`~chronofed.flower.settings.Federation`.
 """
 
 import json
@@ -39,7 +39,7 @@ from chronofed.runs.json_files import read_json
 from chronofed.runs.load_spec import load, load_run
 from chronofed.runs.spec import Checkpoint, Experiment
 
-APP_KEYS = ("spec", "run", "data", "nodes")
+APP_KEYS = ("spec", "run", "data", "nodes", "sent")
 """Settings of an app that do not belong to the federation."""
 
 
@@ -58,14 +58,17 @@ def server_app(file: str | Path) -> Any:
     def main(grid: Any, context: Any) -> None:
         exit_with_flower()
         config = context.run_config
-        data = expand(str(config["data"])) if config.get("data") else None
+        data, nodes, sent = (_path(config, name) for name in ("data", "nodes", "sent"))
         experiment = load(folder / str(config.get("spec", "spec.toml")), data=data)
-        nodes = expand(str(config["nodes"])) if config.get("nodes") else None
-        transport = GridTransport(grid)
+        transport = GridTransport(grid, sent)
         run_server(experiment, run_path(config), transport, federation(config), data, nodes=nodes)
 
     app.main()(main)
     return app
+
+
+def _path(run_config: UserConfig, name: str) -> Path | None:
+    return expand(str(run_config[name])) if run_config.get(name) else None
 
 
 def federation(run_config: UserConfig) -> Federation:
@@ -158,9 +161,9 @@ def run_server(
     return summary
 
 
-def read_roster(path: Path) -> dict[int, int]:
-    """Read which node is which client; the hub writes this file when its nodes change."""
-    return {int(node): int(client) for node, client in (read_json(path) or {}).items()}
+def read_roster(path: Path) -> dict[int, list[int]]:
+    """Read which node has which clients; the hub writes this file when its nodes change."""
+    return {int(node): list(clients) for node, clients in (read_json(path) or {}).items()}
 
 
 class EventLog(logging.Handler):

@@ -2,15 +2,21 @@
 
 from collections.abc import Iterable, Sequence
 from importlib import import_module
+from pathlib import Path
 from threading import RLock
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from chronofed.core.errors import MissingExtraError
 from chronofed.flower.messages import Message, MessageError
+from chronofed.flower.pulls import Pulls
 
 HEADER, BODY = "chronofed.header", "chronofed.body"
 ARRAY_TYPE = "chronofed.safetensors"
 """Serialisation type that Flower stores with the body; it never looks inside."""
+
+
+Answer: TypeAlias = Message | MessageError | str
+"""A reply, the reason why it must be refused, or the error in its place."""
 
 
 class Transport(Protocol):
@@ -32,11 +38,17 @@ class Transport(Protocol):
         """
         ...
 
-    def collect(self, message_ids: Iterable[str]) -> list[tuple[str, Message | str]]:
+    def collect(self, message_ids: Iterable[str], max_bytes: int) -> list[tuple[str, Answer]]:
         """Return the replies that have arrived, each once, with the id of the message that they answer.
 
-        A text in place of a reply is an error.
+        Args:
+            message_ids: Ids of messages.
+            max_bytes: Size of the largest reply that may be honest; larger ones may be refused.
         """
+        ...
+
+    def pause(self) -> None:
+        """Note that nothing is collected for a while."""
         ...
 
 
@@ -84,14 +96,20 @@ def from_content(content: Any) -> Message:
 class GridTransport:
     """Sends messages over a Flower grid.
 
+    Args:
+        grid: Flower's grid.
+        sent: File to touch whenever messages were sent; a :mod:`~chronofed.flower.relay` watches it.
+
     Attributes:
         grid: Flower's grid.
     """
 
-    def __init__(self, grid: Any) -> None:
+    def __init__(self, grid: Any, sent: Path | None = None) -> None:
         self.grid = grid
+        self._sent = sent
         # Several runs may share a grid, and Flower does not promise that it is thread-safe.
         self._lock = RLock()
+        self._pulls = Pulls(grid)
 
     def nodes(self) -> set[int]:
         """Return the nodes that are online."""
@@ -109,25 +127,35 @@ class GridTransport:
             return []
         with self._lock:
             message_ids = list(self.grid.push_messages(outgoing))
+        if self._sent is not None:
+            self._sent.touch()
         # Flower returns fewer ids if the messages were too large.
         if len(message_ids) != len(messages):
             return [None] * len(messages)
+        for (node, _), message_id in zip(messages, message_ids, strict=True):
+            if message_id:
+                self._pulls.expect(message_id, node)
         return [message_id or None for message_id in message_ids]
 
-    def collect(self, message_ids: Iterable[str]) -> list[tuple[str, Message | str]]:
+    def collect(self, message_ids: Iterable[str], max_bytes: int) -> list[tuple[str, Answer]]:
         """Return the replies that have arrived."""
-        wanted = list(message_ids)
-        if not wanted:
-            return []
-        with self._lock:
-            return [_reply(reply) for reply in self.grid.pull_messages(wanted)]
+        found = self._pulls.collect(list(message_ids), max_bytes)
+        return [(message_id, _content(reply)) for message_id, reply in found]
+
+    def pause(self) -> None:
+        """Let the rest of the process have its memory."""
+        self._pulls.pause()
 
 
-def _reply(reply: Any) -> tuple[str, Message | str]:
-    message_id = reply.metadata.reply_to_message_id
-    if reply.has_error():
-        return message_id, f"Flower error {reply.error.code}: {reply.error.reason}"
+def _content(reply: Any) -> Answer:
+    """Return the message in a reply, the reason to refuse it, or the error in its place."""
+    if isinstance(reply, str):
+        return MessageError(reply)
     try:
-        return message_id, from_content(reply.content)
+        if reply.has_error():
+            return f"Flower error {reply.error.code}: {reply.error.reason}"
+        return from_content(reply.content)
     except MessageError as error:
-        return message_id, str(error)
+        return error
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        return MessageError(f"not a message of chronofed: {error}")
