@@ -19,6 +19,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from chronofed.core.errors import MissingExtraError
+from chronofed.flower.processes import exit_with_flower
 
 PROGRAMS = ("flwr-clientapp", "flwr-serverapp")
 PRELOAD = ("chronofed.flower.client_app", "flwr.app", "flwr.clientapp", "flwr.serverapp")
@@ -110,6 +111,9 @@ def _run_program(entry: EntryPoint, command: list[str], files: list[int]) -> Non
         for number, file in enumerate(files, start=1):
             os.dup2(file, number)
         sys.argv = command
+        if "--parent-pid" in command:
+            # From here on: before the app is loaded, Flower's own exit may wait for ever, too.
+            exit_with_flower()
         entry.load()()
         code = 0
     except SystemExit as end:
