@@ -43,28 +43,6 @@ STYLES = """() => Object.fromEntries([...document.querySelectorAll('#curves .key
   (e) => [e.textContent, e.querySelector('.line').dataset.style]))"""
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """Write reports: made(name, runs) returns the address and the experiments."""
-    folder = tmp_path_factory.mktemp("reports")
-
-    def made(name, paths):
-        found = groups([RunView.read(path) for path in paths])
-        write_report(found, folder / f"{name}.html", name)
-        return (folder / f"{name}.html").as_uri(), found
-
-    return made
-
-
-@pytest.fixture(scope="module")
-def two(made, tmp_path_factory):
-    """Two methods, three seeds each."""
-    folder = tmp_path_factory.mktemp("two")
-    paths = [write_run(folder / f"p{s}", "FedAvg", s) for s in range(3)]
-    paths += [write_run(folder / f"c{s}", "Core", s, memory=20) for s in range(3)]
-    return made("two", paths)
-
-
 def round_under(page, share):
     """The round that the chart names at a share of its width."""
     over = page.locator(f"{CHART} .u-over")

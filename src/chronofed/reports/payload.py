@@ -19,6 +19,7 @@ from chronofed.reports.groups import Group, differences, measures_of
 from chronofed.reports.notes import counted, notes
 from chronofed.reports.overview import data_name, overview
 from chronofed.reports.period_history import PeriodHistory, encoded
+from chronofed.reports.phases import phase_table
 from chronofed.reports.result_columns import result_columns
 from chronofed.reports.results_table import results_table
 from chronofed.reports.runs import RunView, flatten, method_of, remembers
@@ -116,7 +117,7 @@ def _summary(page: Page) -> dict[str, Any]:
     measured = [c for c in shown if any(group.spread(c.key) for group in page.groups)]
     best = best_rows(page.groups, measured)
     table = results_table(page.groups)
-    keys = ("key", "heading", "digits", "better")
+    keys = ("key", "heading", "digits", "better", "scale")
     return {
         "columns": [{key: getattr(column, key) for key in keys} for column in shown],
         "groups": [
@@ -257,14 +258,17 @@ def _scenario(page: Page) -> dict[str, Any]:
     return {"scenarios": page.scenarios[:most], "scenarios_in_all": len(page.scenarios)}
 
 
-def _settings(page: Page) -> dict[str, Any]:
-    """The settings that differ, and all of them."""
+def _sweep(page: Page) -> dict[str, Any]:
+    """The settings that differ, with their value in every experiment."""
     found = differences(page.groups)
-    settings = [flatten(group.runs[0].spec) for group in page.groups]
     return {
-        "differences": {key: [_text(value) for value in values] for key, values in found.items()},
-        "settings": [_texts(every) for every in settings],
+        "differences": {key: [_text(value) for value in values] for key, values in found.items()}
     }
+
+
+def _settings(page: Page) -> dict[str, Any]:
+    """All settings."""
+    return {"settings": [_texts(flatten(group.runs[0].spec)) for group in page.groups]}
 
 
 def _texts(values: dict[str, Any]) -> dict[str, str]:
@@ -294,14 +298,21 @@ def _environment(page: Page) -> dict[str, Any]:
     return {"environments": list(known.values())}
 
 
+def _times(page: Page) -> dict[str, Any]:
+    """Seconds by phase of every experiment, mean over its runs."""
+    return {"times": phase_table(page.groups)}
+
+
 SECTIONS: dict[str, Callable[[Page], dict[str, Any]]] = {
     "overview": _overview,
+    "forgetting": _forgetting,
+    "sweep": _sweep,
     "summary": _summary,
     "curves": _curves,
-    "forgetting": _forgetting,
-    "weights": _weights,
-    "clusters": _clusters,
     "scenario": _scenario,
+    "weights": _weights,
+    "times": _times,
+    "clusters": _clusters,
     "settings": _settings,
     "environment": _environment,
 }

@@ -17,7 +17,7 @@ cf.tiles = (about) => cf.el("div", { class: "tiles" }, about.tiles.map((tile) =>
 cf.Drawing = class {
   constructor(label, draw, table) {
     this.svg = cf.svg("svg", { role: "img", class: "drawing" });
-    this.node = cf.el("div", {}, this.svg, cf.asTable(table, label));
+    this.node = cf.el("div", {}, this.svg, cf.asTable(table, label, () => cf.drawingPicture(this.svg)));
     this.draw = draw;
     this.label = label;
     cf.repaintOnResize(this.node, () => this.paint());
@@ -55,7 +55,7 @@ cf.differences = () => {
     const low = Math.max(-near, Math.min(...every)), high = Math.min(near, Math.max(...every)), pad = 0.05 * (high - low || 1);
     const span = width - left - right, at = (v) => left + span * (Math.max(low - pad, Math.min(high + pad, v)) - low + pad) / (high - low + 2 * pad);
     const bottom = top + line * shown.length, parts = [];
-    for (const mark of cf.marks(low, high, Math.max(2, Math.floor(span / 60)))) parts.push(
+    for (const mark of cf.marks(low, high, Math.max(4, Math.floor(span / 45)))) parts.push(
       cf.svg("line", { x1: at(mark), x2: at(mark), y1: top, y2: bottom, class: mark === 0 ? "zero" : "grid" }),
       cf.text(at(mark), bottom + 16, `${mark > 0 ? "+" : ""}${cf.tick(mark)}`, { "text-anchor": "middle", class: "soft" }));
     shown.forEach((d, k) => {
@@ -124,7 +124,7 @@ cf.classMaps = () => {
   const describe = (k) => (r, c) => [`${about.classes.classes[r]}, ${about.calendar ? `${when(c)} (round ${about.classes.rounds[c]})` : `round ${when(c)}`}`, groups[maps[chosen[k]].group].name, value(k, r, c) == null ? "not known" : `recall ${cf.number(100 * value(k, r, c), 1)} %`];
   const heads = [0, 1].map(() => cf.el("figcaption")), heatmaps = [0, 1].map((k) => new cf.Heatmap({ label: "Recall by class over time", describe: describe(k) }));
   const asRows = (k) => () => [["class", ...about.classes.rounds.map((_, c) => when(c))], about.classes.classes.map((name, r) => [name, ...about.classes.rounds.map((_, c) => (value(k, r, c) == null ? "" : cf.number(100 * value(k, r, c), 1)))])];
-  const figures = [0, 1].map((k) => cf.el("figure", { class: "class-map" }, heads[k], heatmaps[k].node, cf.asTable(asRows(k), "Recall by class over time")));
+  const figures = [0, 1].map((k) => cf.el("figure", { class: "class-map" }, heads[k], heatmaps[k].node, cf.asTable(asRows(k), "Recall by class over time", () => heatmaps[k].picture())));
   const bar = cf.el("div", { class: "bar" }), scale = cf.scale("known", "0 %", "100 %");
   const show = () => figures.forEach((figure, k) => {
     figure.hidden = chosen[k] == null;
