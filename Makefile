@@ -54,7 +54,7 @@ test-corpus: $(VENV)/.dev
 
 # Pages in a real browser: Debian's Chromium (apt install chromium), or another in CHRONOFED_BROWSER.
 test-browser: $(VENV)/.browser
-	$(BIN)/python -m pytest tests/browser
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests/browser
 
 # 20 SIGKILLs of each of nine configurations; takes about a quarter of an hour, and may be stopped and started again.
 test-kills: $(VENV)/.dev

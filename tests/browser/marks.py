@@ -40,9 +40,9 @@ def image(canvas):
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGBA")).astype(int)
 
 
-def near(pixels, colour, most=60):
-    """Whether pixels have a colour, but for the smoothing of edges."""
-    return (np.abs(pixels[..., :3] - colour).sum(-1) < most) & (pixels[..., 3] > 150)
+def near(pixels, colour, most=60, alpha=150):
+    """Whether pixels have a colour, but for the smoothing of edges, and cover what is below them."""
+    return (np.abs(pixels[..., :3] - colour).sum(-1) < most) & (pixels[..., 3] > alpha)
 
 
 def ticks(canvas):
@@ -72,14 +72,16 @@ def hover(page, chart, share, height=40):
 
 
 def probe(page, canvas, across, down):
-    """Point at a share of a canvas; return the lines of the tooltip and the colour there."""
+    """Point at a share of a canvas; return the lines of the tooltip and the pixels around the pointer."""
     canvas.scroll_into_view_if_needed()
     page.mouse.move(2, 2)
     box, pixels = canvas.bounding_box(), image(canvas)
     x, y = int(across * (pixels.shape[1] - 1)), int(down * (pixels.shape[0] - 1))
     page.mouse.move(box["x"] + x + 0.5, box["y"] + y + 0.5)
     tip = page.locator(".tooltip")
-    return (tip.inner_text().split("\n") if tip.is_visible() else []), pixels[y, x, :3].tolist()
+    return (tip.inner_text().split("\n") if tip.is_visible() else []), pixels[
+        y - 2 : y + 3, x - 2 : x + 3
+    ]
 
 
 def colour(page, expression):

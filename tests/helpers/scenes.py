@@ -31,7 +31,8 @@ def write_run(
                 "test_loss": 2 - 2 * level,
                 "bytes_up": t,
                 "bytes_down": t,
-                "forgetting": (0.05 if memory else 0.25) * t / rounds + 0.01 * ((7 * seed + t) % 5),
+                "forgetting": (0.05 if memory else 0.25) * t / rounds
+                + 0.01 * ((7 * seed + t + 3 * bool(memory)) % 5),
             }
         )
         train = 0.2 + 0.1 * bool(memory) + 0.01 * seed

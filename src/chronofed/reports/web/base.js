@@ -124,7 +124,7 @@ cf.save = (name, text) => {
   cf.el("a", { href: address, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(address), 1000);
 };
-cf.table = (headings, rows, attributes = {}) => cf.el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": attributes.label ?? "table" },
+cf.table = (headings, rows, attributes = {}) => cf.el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": attributes.label ?? "table" },
   cf.el("table", { class: attributes.class },
     cf.el("thead", {}, cf.el("tr", {}, headings.map((h) => cf.el("th", { scope: "col" }, h)))),
     cf.el("tbody", {}, rows.map(([first, ...others]) => cf.el("tr", {},

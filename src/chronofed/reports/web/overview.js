@@ -46,7 +46,7 @@ cf.differences = () => {
   let about, groups, row = null;
   const items = () => { const all = about.differences.filter((d) => d.row === row), points = all.filter((d) => d.points); return (points.length ? points : all).slice(0, 8); };
   const ends = (d) => (d.ends ? `${cf.number(d.ends[0], 2)} to ${cf.number(d.ends[1], 2)}` : "no interval of one seed");
-  const table = () => [["", "difference", "95 % interval", "p", "seeds"], about.differences.filter((d) => d.row === row).map((d) => [d.heading, d.text, ends(d), d.p, d.seeds.map(([seed, value]) => `${seed}: ${cf.number(value, 2)}`).join("; ")])];
+  const table = () => [["number", "difference", "95 % interval", "p", "seeds"], about.differences.filter((d) => d.row === row).map((d) => [d.heading, d.text, ends(d), d.p, d.seeds.map(([seed, value]) => `${seed}: ${cf.number(value, 2)}`).join("; ")])];
   const draw = (width) => {
     const shown = items(), left = Math.min(170, width * 0.34), right = 74, line = 42, top = 10;
     const every = shown.flatMap((d) => [...(d.ends ?? []), ...d.seeds.map((s) => s[1]), d.mean, 0]);

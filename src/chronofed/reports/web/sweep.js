@@ -37,7 +37,7 @@ cf.sweep = () => {
       cf.select("Setting", keys.map((key) => [key, key]), parameter, (key) => { parameter = key; cf.view.set("setting", key); show(); }),
       cf.select("Score", content.columns.filter((c) => content.groups.some((g) => g.cells[c.key])).map((c) => [c.key, c.heading]), score, (key) => { score = key; cf.view.set("score", key); show(); }));
     const top = ranked().slice(0, 10);
-    best.replaceChildren(cf.el("h3", {}, top.length < 10 ? "Best first" : "The ten best ", cf.el("span", { class: "soft" }, "blue above")), cf.table(["", "experiment", column().heading, parameter, ...others], top.map((k, n) => [String(n + 1), cf.el("span", {}, cf.lineSample(content.groups[k].style), ` ${content.groups[k].name}`), text(k), value(k), ...others.map((key) => content.differences[key][k])]), { label: "The ten best experiments", class: "best-ten" }));
+    best.replaceChildren(cf.el("h3", {}, top.length < 10 ? "Best first" : "The ten best ", cf.el("span", { class: "soft" }, "blue above")), cf.table(["rank", "experiment", column().heading, parameter, ...others], top.map((k, n) => [String(n + 1), cf.el("span", {}, cf.lineSample(content.groups[k].style), ` ${content.groups[k].name}`), text(k), value(k), ...others.map((key) => content.differences[key][k])]), { label: "The ten best experiments", class: "best-ten" }));
     const without = content.groups.length - scored().length;
     note.textContent = without ? `${without} of ${content.groups.length} have no such score: they did not finish, or lack the setting.` : "";
     drawing.show();
