@@ -29,6 +29,17 @@ def near_miss(made, tmp_path_factory):
     return made("near", paths)
 
 
+@pytest.fixture(scope="module")
+def worse(made, tmp_path_factory):
+    """A core set that does harm to the accuracy."""
+    folder = tmp_path_factory.mktemp("worse")
+    paths = [write_run(folder / f"p{s}", "FedAvg", s, rounds=40) for s in range(3)]
+    paths += [
+        write_run(folder / f"c{s}", "Core", s, rounds=40, memory=20, gain=-0.3) for s in range(3)
+    ]
+    return made("worse", paths)
+
+
 def recomputed(found):
     """Mean, half of the interval and p-value of every difference, seed by seed."""
     by_name = {group.name: group.runs for group in found}
@@ -73,7 +84,7 @@ def test_the_headline_is_what_the_summaries_say(tab, request, scene):
         assert (words in open_) == (p >= 0.05)
 
 
-@pytest.mark.parametrize("scene", ["two", "near_miss"])
+@pytest.mark.parametrize("scene", ["two", "near_miss", "worse"])
 def test_differences_are_drawn_where_they_are(tab, request, scene):
     address, found = request.getfixturevalue(scene)
     page, table = tab(width=1440).open(address), recomputed(found)

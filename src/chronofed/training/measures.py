@@ -286,7 +286,7 @@ MEASURES: tuple[Measure, ...] = (
         unit="fraction",
         better="higher",
         absent=_NO_PAIRS,
-        shown={"curves": 14, "summary": 4},
+        shown={"curves": 16, "summary": 4},
         task="classification",
         compute=lambda evaluation: evaluation.by_period.get("backward_transfer"),
     ),

@@ -92,7 +92,8 @@ cf.drawingPicture = (svg) => {
     const style = getComputedStyle(own[k]);
     for (const name of ["fill", "stroke", "stroke-width", "fill-opacity", "font-size", "font-weight"]) node.setAttribute(name, style.getPropertyValue(name));
   });
-  return cf.wrapped(box.width, box.height, copy.innerHTML);
+  const writer = new XMLSerializer();
+  return cf.wrapped(box.width, box.height, [...copy.children].map((node) => writer.serializeToString(node)).join("\n"));
 };
 
 // Makes a picture in light colours, whatever the page has.
