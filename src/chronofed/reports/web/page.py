@@ -109,9 +109,9 @@ def embedded(content: object) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def script(last: str) -> str:
+def script(*last: str) -> str:
     """Join all code of a page; the file that starts it comes last."""
-    return "\n".join(asset(name) for name in (*PARTS, last))
+    return "\n".join(asset(name) for name in (*PARTS, *last))
 
 
 def style() -> str:
