@@ -52,3 +52,68 @@ def test_a_report_prints_on_three_pages(tab, two):
     page = tab().open(two[0])
     page.emulate_media(media="print")
     assert page.pdf(format="A4").count(b"/Type /Page\n") <= 3
+
+
+DOCS = ROOT / "docs" / "_build" / "html"
+PAGES = ("index", "gallery", "howto/see", "results/index", "results/all-methods", "reference/cli")
+
+
+@pytest.fixture(scope="session")
+def docs():
+    if not (DOCS / "index.html").is_file():
+        pytest.skip("needs the documentation: make docs")
+    return DOCS
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_in_the_documentation(chromium, axe, docs, scheme):
+    found = {
+        page: findings(chromium, axe, (docs / f"{page}.html").as_uri(), scheme) for page in PAGES
+    }
+    assert {page: one for page, one in found.items() if one} == {}
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_numbers_of_the_documentation_stay_on_one_line(tab, docs, width):
+    page = tab(width=width).page
+    page.goto((docs / "results" / "index.html").as_uri())
+    cells = page.locator("td.number")
+    assert cells.count() >= 8
+    line = cells.first.evaluate("(e) => parseFloat(getComputedStyle(e).lineHeight)")
+    heights = cells.evaluate_all("(all) => all.map((e) => e.clientHeight)")
+    assert max(heights) < 2 * line
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+
+
+def test_the_landing_page_opens_a_real_report(tab, docs):
+    page = tab().page
+    page.goto((docs / "index.html").as_uri())
+    picture = page.locator("article img").first
+    assert picture.evaluate("(e) => e.complete && e.naturalWidth") > 1000
+    assert picture.get_attribute("alt")
+    page.get_by_role("link", name="Open this report").click()
+    page.wait_for_selector("body[data-ready]")
+    assert page.locator("h1").inner_text().startswith("CFL-Core-Set forgets 11.4 points less")
+    assert Path(page.url.removeprefix("file://")).stat().st_size < 1_000_000
+
+
+def test_a_report_works_with_the_keyboard_alone(tab, two):
+    """Every control is reached by Tab, in the order of the page, and shows that it is."""
+    page = tab().open(two[0])
+    wanted = page.evaluate(
+        """() => [...document.querySelectorAll('a[href], button, select, input, summary, [tabindex="0"]')]
+        .filter((e) => e.checkVisibility() && !e.disabled).length"""
+    )
+    seen, unmarked = set(), []
+    for _ in range(wanted + 5):
+        page.keyboard.press("Tab")
+        found = page.evaluate(
+            """() => { const e = document.activeElement, look = getComputedStyle(e);
+            e.dataset.seen ??= String(document.querySelectorAll('[data-seen]').length);
+            const marked = look.outlineStyle !== 'none' && parseFloat(look.outlineWidth) > 0;
+            return [e.dataset.seen, e.tagName, marked]; }"""
+        )
+        seen.add(found[0])
+        unmarked += [found[1]] if found[1] != "BODY" and not found[2] else []
+    assert len(seen) >= wanted
+    assert unmarked == []

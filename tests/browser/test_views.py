@@ -107,7 +107,11 @@ def test_a_sweep_is_setting_against_score_with_the_ten_best(tab, made, tmp_path)
         )
         for n in sizes
     ]
-    address, found = made("sweep", paths)
+    path = write_run(
+        tmp_path / "half", "half", memory=7, rounds=20, periods=False, finish=False, gain=0.3
+    )
+    address, found = made("sweep", [*paths, path])
+    *found, half = found
     page = tab(width=1440).open(address)
     assert page.locator("#sweep select").first.input_value() == "method.memory.size"
     scores = [100 * group.spread("anytime").mean for group in found]
@@ -129,6 +133,9 @@ def test_a_sweep_is_setting_against_score_with_the_ten_best(tab, made, tmp_path)
         assert float(dot.get_attribute("cx")) == pytest.approx(across(np.log10(size)), abs=1)
         assert float(dot.get_attribute("cy")) == pytest.approx(up(scores[k]), abs=1)
         assert (dot.get_attribute("fill") == "var(--accent)") == (k in best[:10])
+    stopped = page.locator(f'#sweep circle[data-group="{len(found)}"]')
+    assert stopped.get_attribute("fill") == "none"  # the best score, of a run that did not finish
+    assert half.name not in page.locator(".best-ten").inner_text()
     page.locator("#sweep select").last.select_option("last_forgetting")
     lowest = min(found, key=lambda group: group.spread("last_forgetting").mean)
     assert rows.first.locator("td").first.inner_text().strip() == lowest.name

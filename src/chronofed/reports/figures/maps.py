@@ -1,6 +1,7 @@
 """Forgetting by client and data set, and round weights over time, as figures for papers."""
 
 import os
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -160,7 +161,10 @@ def draw_round_weights(
 
 def _bar(drawn: "Figure", image: object, label: str) -> None:
     bar = drawn.colorbar(image, ax=drawn.axes, shrink=0.9)  # type: ignore[arg-type]
-    bar.set_label(label, color=INK, fontsize=8)
+    # About 14 letters of this size fit on an inch.
+    most = max(20, int(14 * drawn.get_figheight()))
+    lines = [line for part in label.split("\n") for line in textwrap.wrap(part, most)]
+    bar.set_label("\n".join(lines), color=INK, fontsize=8)
     bar.ax.tick_params(colors=INK, labelsize=8)
 
 

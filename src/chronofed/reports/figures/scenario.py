@@ -75,7 +75,7 @@ class Grid:
 
     def area(self, held: Indices) -> NDArray[np.float64]:
         """Return areas of circles in square points, proportional to their samples."""
-        widest = _POINTS * min(0.8 * _COLUMN, 4 * self.line)
+        widest = _POINTS * min(0.8 * _COLUMN, 2 * self.line)
         return np.asarray(widest**2 * held / max(1, self.counts.max()), dtype=np.float64)
 
 

@@ -45,7 +45,8 @@ cf.Heatmap = class {
     context.font = "12px system-ui, sans-serif";
     const margin = Math.min(width * 0.3, 12 + Math.max(20, ...this.rows.map((name) => context.measureText(name).width)));
     const cell = (width - margin - 1) / Math.max(1, this.columns.length);
-    const tall = Math.max(5, Math.min(26, 340 / this.rows.length, this.joined ? 26 : cell * 1.4));
+    const few = this.joined && this.rows.length <= 60; // each with its name
+    const tall = few ? Math.max(14, Math.min(26, 340 / this.rows.length)) : Math.max(5, Math.min(26, 340 / this.rows.length, cell * 1.4));
     this.box = { margin, cell, tall };
     return Math.ceil(this.rows.length * tall) + 30;
   }

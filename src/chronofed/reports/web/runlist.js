@@ -65,7 +65,7 @@ cf.RunList = class {
       const share = now.rounds ? Math.min(1, now.round / now.rounds) : 0;
       label.replaceChildren(...[box, cf.el("span", { class: "title", title: now.id }, cf.lineSample(now.style), ` ${now.name}, seed ${now.seed}`),
         cf.el("span", { class: "value" }, now.headline),
-        cf.el("span", { class: "more" }, cf.badge(now.state), cf.el("span", { class: "where" }, `round ${now.round}${now.rounds ? ` of ${now.rounds}` : ""}${now.eta == null ? "" : `, ${cf.duration(now.eta)} left`}`),
+        cf.el("span", { class: "more" }, cf.badge(now.state), cf.el("span", { class: "where" }, now.state === "finished" ? `${now.round} rounds` : `round ${now.round}${now.rounds ? ` of ${now.rounds}` : ""}${now.eta == null ? "" : `, ${cf.duration(now.eta)} left`}`),
           now.updated ? cf.el("time", {}, cf.date(now.updated)) : null),
         now.state === "running" ? cf.el("span", { class: "progress", role: "progressbar", "aria-valuenow": Math.round(100 * share), "aria-valuemin": 0, "aria-valuemax": 100, "aria-label": `progress of ${now.name}` }, cf.el("span", { style: { width: `${100 * share}%` } })) : null,
         now.note ? cf.el("span", { class: "note" }, now.note) : null].filter(Boolean));

@@ -8,8 +8,11 @@ cf.sweep = () => {
   const numeric = (key) => content.differences[key].every((v) => v === "–" || Number.isFinite(Number(v)));
   const value = (k) => content.differences[parameter][k], mean = (k) => content.groups[k].cells[score]?.mean * column().scale;
   const scored = () => content.groups.map((_, k) => k).filter((k) => Number.isFinite(mean(k)) && value(k) !== "–");
+  // A run that stopped early has a score of fewer rounds: it is drawn, and not ranked.
+  const finished = (k) => content.groups[k].runs.every((run) => run.state === "finished");
+  const written = (v) => (Number.isFinite(Number(v)) ? cf.number(Number(v)) : v);
   const text = (k) => content.groups[k].cells[score].text.replaceAll("-", "−");
-  const ranked = () => scored().sort((a, b) => better() * (mean(a) - mean(b)));
+  const ranked = () => scored().filter(finished).sort((a, b) => better() * (mean(a) - mean(b)));
   const draw = (width) => {
     const shown = scored(), [left, right, top, bottom] = [56, width - 16, 10, 290], scores = shown.map(mean), isNumber = numeric(parameter);
     const places = isNumber ? shown.map((k) => Number(value(k))) : null, names = isNumber ? [] : [...new Set(shown.map(value))];
@@ -24,10 +27,10 @@ cf.sweep = () => {
     const top10 = new Set(ranked().slice(0, 10));
     for (const k of [...shown].sort((a, b) => top10.has(a) - top10.has(b))) parts.push(cf.svg("circle", {
       cx: across(isNumber ? turn(Number(value(k))) : names.indexOf(value(k))), cy: up(mean(k)), r: top10.has(k) ? 5.5 : 4, "data-group": k,
-      fill: top10.has(k) ? "var(--accent)" : "var(--open)", "fill-opacity": top10.has(k) ? 0.9 : 0.45,
+      fill: !finished(k) ? "none" : top10.has(k) ? "var(--accent)" : "var(--open)", stroke: finished(k) ? null : "var(--open)", "fill-opacity": top10.has(k) ? 0.9 : 0.45,
     }, cf.svg("title", {}, `${content.groups[k].name}: ${parameter} ${value(k)}, ${column().heading} ${text(k)}`)));
     const first = ranked()[0];
-    return { height: bottom + 46, parts, words: `${shown.length} experiments; the best, ${content.groups[first].name}, has ${parameter} ${value(first)} and ${text(first)}` };
+    return { height: bottom + 46, parts, words: `${shown.length} experiments${first == null ? "" : `; the best, ${content.groups[first].name}, has ${parameter} ${written(value(first))} and ${text(first)}`}` };
   };
   const rows = () => ranked().map((k) => [content.groups[k].name, value(k), text(k)]);
   const drawing = new cf.Drawing("Score by setting", draw, () => [["experiment", parameter, column().heading], rows()]);
@@ -37,9 +40,10 @@ cf.sweep = () => {
       cf.select("Setting", keys.map((key) => [key, key]), parameter, (key) => { parameter = key; cf.view.set("setting", key); show(); }),
       cf.select("Score", content.columns.filter((c) => content.groups.some((g) => g.cells[c.key])).map((c) => [c.key, c.heading]), score, (key) => { score = key; cf.view.set("score", key); show(); }));
     const top = ranked().slice(0, 10);
-    best.replaceChildren(cf.el("h3", {}, top.length < 10 ? "Best first" : "The ten best ", cf.el("span", { class: "soft" }, "blue above")), cf.table(["rank", "experiment", column().heading, parameter, ...others], top.map((k, n) => [String(n + 1), cf.el("span", {}, cf.lineSample(content.groups[k].style), ` ${content.groups[k].name}`), text(k), value(k), ...others.map((key) => content.differences[key][k])]), { label: "The ten best experiments", class: "best-ten" }));
+    best.replaceChildren(cf.el("h3", {}, top.length < 10 ? "Best first" : "The ten best ", cf.el("span", { class: "soft" }, "blue above")), cf.table(["rank", "experiment", column().heading, parameter, ...others], top.map((k, n) => [String(n + 1), cf.el("span", {}, cf.lineSample(content.groups[k].style), ` ${content.groups[k].name}`), text(k), written(value(k)), ...others.map((key) => written(content.differences[key][k]))]), { label: "The ten best experiments", class: "best-ten" }));
     const without = content.groups.length - scored().length;
-    note.textContent = without ? `${without} of ${content.groups.length} have no such score: they did not finish, or lack the setting.` : "";
+    const open = scored().length - ranked().length;
+    note.textContent = [open ? "A hollow dot is a run that did not finish; its score is of fewer rounds, and is not ranked." : "", without ? `${without} of ${content.groups.length} have no such score: they did not finish, or lack the setting.` : ""].filter(Boolean).join(" ");
     drawing.show();
   };
   return {
