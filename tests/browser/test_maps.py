@@ -88,7 +88,7 @@ def test_the_chart_of_who_took_part_is_the_record(tab, two):
             client, round_ = (int(part.split()[-1]) for part in words[0].split(", "))
             there = about["there"][client][about["shown"].index(round_ - 1)] == "1"
             assert words[1] == ("took part" if there else "not there")
-            wanted = "cf.colour('--accent')" if there else "cf.colour('--empty')"
+            wanted = "cf.stops('more')[2]" if there else "cf.colour('--empty')"
             assert near(pixel, colour(page, wanted), 9).any()
             seen.add((client, there))
     assert len(seen) > 5

@@ -64,6 +64,13 @@ class Page:
         """All measures that the runs may have."""
         return measures_of(self.groups)
 
+    def label(self, number: int, run: RunView) -> str:
+        """Name a run; experiments that share a name are told apart as in the table."""
+        group = self.groups[number]
+        if group.experiment in ("", run.name):
+            return run.label
+        return f"{group.name}, seed {run.spec.get('seed', 0)}" if group.finished else group.name
+
     def periods(self, run: RunView) -> PeriodHistory:
         """Return the accuracy by client and data set of a run, read once."""
         if run.path not in self._histories:
@@ -190,7 +197,7 @@ def _periods(
     names = ("classes", "client_names", "period_names")
     return {
         "group": number,
-        "label": run.label,
+        "label": page.label(number, run),
         "scenario": met[-1] if met else None,
         "names": {key: about[key] for key in names if key in about},
         "basis": history.basis,
@@ -213,14 +220,16 @@ def _class_shares(held: list[list[float]]) -> list[int]:
 def _weights(page: Page) -> dict[str, Any]:
     """Round weights over time of the first run of every experiment, newest past first."""
     records = [(number, run, run.record("round_weights")) for number, run in page.first_runs]
-    return {"weights": [_weights_of(*entry) for entry in records if entry[2]]}
+    return {"weights": [_weights_of(page, *entry) for entry in records if entry[2]]}
 
 
-def _weights_of(number: int, run: RunView, lines: list[dict[str, Any]]) -> dict[str, Any]:
+def _weights_of(
+    page: Page, number: int, run: RunView, lines: list[dict[str, Any]]
+) -> dict[str, Any]:
     chosen = [lines[k] for k in evenly_spaced(len(lines), COLUMNS_OF_WEIGHTS)]
     return {
         "group": number,
-        "label": run.label,
+        "label": page.label(number, run),
         "rounds": [line["round"] for line in chosen],
         "present": [short(line["present"]) for line in chosen],
         "past": [[short(p) for p in line["past"]] for line in chosen],
@@ -231,14 +240,16 @@ def _weights_of(number: int, run: RunView, lines: list[dict[str, Any]]) -> dict[
 def _clusters(page: Page) -> dict[str, Any]:
     """The model that each client followed over time, of the first run of experiments with several models."""
     records = [(number, run, run.record("clusters")) for number, run in page.first_runs]
-    return {"clusters": [_clusters_of(*entry) for entry in records if entry[2]]}
+    return {"clusters": [_clusters_of(page, *entry) for entry in records if entry[2]]}
 
 
-def _clusters_of(number: int, run: RunView, lines: list[dict[str, Any]]) -> dict[str, Any]:
+def _clusters_of(
+    page: Page, number: int, run: RunView, lines: list[dict[str, Any]]
+) -> dict[str, Any]:
     chosen = [lines[k] for k in evenly_spaced(len(lines), COLUMNS_OF_CLUSTERS)]
     return {
         "group": number,
-        "label": run.label,
+        "label": page.label(number, run),
         "names": run.directory.scenario().get("client_names", [])[:CLIENTS_OF_CLUSTERS],
         "clients": len(lines[-1]["of"]),
         "rounds": [line["round"] for line in chosen],

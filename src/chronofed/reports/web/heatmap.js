@@ -84,7 +84,7 @@ cf.Heatmap = class {
         const value = this.value(row, column), [x, y] = this.corner(row, column);
         let wide = 1;
         if (this.joined) while (column + wide < this.columns.length && this.value(row, column + wide) === value) wide++;
-        context.fillStyle = value == null ? empty : this.categories ? cf.series(value) : this.joined ? cf.colour("--accent") : cf.ramp(stops, value);
+        context.fillStyle = value == null ? empty : this.categories ? cf.series(value) : this.joined ? stops[2] : cf.ramp(stops, value);
         context.fillRect(x, y, cell * wide - (this.joined ? 0 : gap), tall - (this.joined ? 1 : gap));
         column += wide - 1;
       }

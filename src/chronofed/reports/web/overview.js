@@ -98,10 +98,11 @@ cf.clients = () => {
     const low = Math.max(0, 10 * Math.floor(Math.min(...values) / 10)), at = (v) => left + (width - left - 20) * (v - low) / (100 - low || 1), bottom = line * shown.length + 8, parts = [];
     for (const mark of cf.marks(low, 100, Math.max(2, Math.floor((width - left) / 70)))) parts.push(cf.svg("line", { x1: at(mark), x2: at(mark), y1: 4, y2: bottom, class: "grid" }), cf.text(at(mark), bottom + 16, `${cf.tick(mark)} %`, { "text-anchor": "middle", class: "soft" }));
     shown.forEach((r, k) => {
-      const y = line * k + 32, near = at(r.worst[1]) < left + 110;
+      const y = line * k + 32, words = `worst: ${cf.short(r.worst[0], 26)}, ${r.worst[2]} %`, wide = 6.8 * words.length;
+      const middle = Math.max(wide / 2, Math.min(width - wide / 2, at(r.worst[1])));
       parts.push(cf.text(0, y + 4, cf.short(groups[r.group].name, Math.floor(left / 8)), { class: "name" }));
       parts.push(...r.values.map(([name, value]) => cf.svg("circle", { cx: at(value), cy: y, r: 5, fill: `var(--c${groups[r.group].style % 8})`, "fill-opacity": 0.55 }, cf.svg("title", {}, `${name}: ${cf.number(value)} %`))));
-      parts.push(cf.text(at(r.worst[1]) - (near ? 5 : 0), y - 12, `worst: ${cf.short(r.worst[0], 26)}, ${r.worst[2]} %`, { class: "soft", "text-anchor": near ? "start" : "middle" }));
+      parts.push(cf.text(middle, y - 12, words, { class: "soft", "text-anchor": "middle" }));
     });
     const words = shown.map((r) => `${groups[r.group].name}, worst ${r.worst[0]} at ${r.worst[2]} %`).join("; ");
     return { height: bottom + 24, parts, words };

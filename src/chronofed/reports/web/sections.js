@@ -86,7 +86,7 @@ cf.addSection({
 cf.addSection({
   id: "forgetting", title: "Who forgets what, when", make: cf.forgetting, has: (content) => content.periods.length,
   about: "The accuracy of the global model by client and data set. Choose a cell to see it over time.",
-  absent: (content) => (content.measures.length ? "These runs did not follow single data sets (evaluate.periods), or version 0.1 recorded them." : "No evaluation has been recorded yet."),
+  absent: (content) => (content.scenarios.length && content.scenarios.every((about) => !about.returning) ? "Clients do not come back here, so that nobody can be asked again about earlier data." : content.measures.length ? "These runs did not follow single data sets (evaluate.periods), or version 0.1 recorded them." : "No evaluation has been recorded yet."),
 });
 cf.addSection({
   id: "sweep", title: "Settings and scores", make: cf.sweep, has: (content) => cf.swept(content).length && content.groups.filter((g) => Object.keys(g.cells).length).length > 2,
