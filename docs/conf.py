@@ -23,6 +23,7 @@ extensions = [
     "project_tables",
     "number_cells",
     "real_report",
+    "accessible",
 ]
 exclude_patterns = [
     "_build",
