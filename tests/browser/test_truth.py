@@ -87,7 +87,7 @@ def test_nothing_forgotten_is_said_plainly(tab, made, tmp_path):
 
 
 def test_one_run_and_a_running_one(tab, made, tmp_path):
-    done = write_run(tmp_path / "a", "FedAvg", 0, rounds=40, periods=False)
+    done = write_run(tmp_path / "a", "FedAvg", 0, rounds=40)
     page = tab().open(made("single", [done])[0])
     assert re.fullmatch(
         r"FedAvg reaches [\d.]+ % test accuracy after round 40", page.locator("h1").inner_text()

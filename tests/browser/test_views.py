@@ -63,6 +63,8 @@ def test_every_figure_can_be_saved(tab, two, tmp_path, place):
     drawn = saved(page, box, "SVG", tmp_path / "a.svg").read_text()
     assert drawn.startswith('<svg xmlns="http://www.w3.org/2000/svg"')
     assert "NaN" not in drawn
+    for dark in ("#e8ebef", "rgb(232, 235, 239)", "#a0a9b4", "rgb(160, 169, 180)"):
+        assert dark not in drawn  # the colours of the page's own text
     assert len(re.findall(r"<(rect|path|circle|line)", drawn)) > 4
     size = re.search(r'width="([\d.]+)" height="([\d.]+)"', drawn)
     picture = Image.open(saved(page, box, "PNG", tmp_path / "a.png")).convert("RGB")
