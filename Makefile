@@ -53,8 +53,8 @@ test-corpus: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m corpus tests/corpus/test_mutated_bytes.py
 
 # Pages in a real browser: Debian's Chromium (apt install chromium), or another in CHRONOFED_BROWSER.
-test-browser: $(VENV)/.browser
-	$(BIN)/python -m pytest tests/browser
+test-browser: $(VENV)/.browser docs
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests/browser
 
 # 20 SIGKILLs of each of nine configurations; takes about a quarter of an hour, and may be stopped and started again.
 test-kills: $(VENV)/.dev

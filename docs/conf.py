@@ -21,6 +21,9 @@ extensions = [
     "mathml",
     "spec_tables",
     "project_tables",
+    "number_cells",
+    "real_report",
+    "accessible",
 ]
 exclude_patterns = [
     "_build",
@@ -45,6 +48,6 @@ html_theme = "furo"
 html_title = f"chronofed {release}"
 html_math_renderer = "mathml"
 html_static_path = ["_static"]
-html_css_files = ["mathml.css"]
+html_css_files = ["mathml.css", "pages.css"]
 html_copy_source = False
 html_show_sphinx = False

@@ -30,9 +30,8 @@ FLAGS = [
     "-q",
     "-p",
     "no:cacheprovider",
-    "-m",
-    "not slow and not product and not corpus and not browser",
 ]
+QUICK = ["-m", "not slow and not product and not corpus and not browser"]
 
 
 def pytest(
@@ -100,8 +99,10 @@ def main() -> int:
         "--baseline", action="store_true", help="only the union of tests, unmutated"
     )
     parser.add_argument("--no-baseline", action="store_true")
+    parser.add_argument("--pages", action="store_true", help="tests of pages in a browser")
     parser.add_argument("--summary", action="store_true")
     options = parser.parse_args()
+    markers = [] if options.pages else QUICK
     if options.summary:
         summary(options.out)
         return 0
@@ -154,7 +155,7 @@ def main() -> int:
             whole = {t for t in union if "::" not in t}
             union = [t for t in union if "::" not in t or t.split("::")[0] not in whole]
             code, output, seconds = pytest(
-                options.python, tree, union, 3600, ["--durations=40", "--durations-min=2"]
+                options.python, tree, union, 3600, [*markers, "--durations=40", "--durations-min=2"]
             )
             (options.out.with_suffix(".baseline.txt")).write_text(output)
             note(
@@ -184,7 +185,7 @@ def main() -> int:
             try:
                 path.write_text(text.replace(mutant["old"], mutant["new"]))
                 code, output, seconds = pytest(
-                    options.python, tree, mutant["tests"], options.timeout
+                    options.python, tree, mutant["tests"], options.timeout, markers
                 )
             finally:
                 path.write_text(text)

@@ -15,6 +15,7 @@ from chronofed.reports.groups import groups
 from chronofed.reports.runs import RunView
 from chronofed.reports.web.live import LiveServer
 from chronofed.reports.web.page import write_report
+from tests.browser.marks import RECORD
 from tests.helpers.scenes import EVIL, write_run
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -59,6 +60,36 @@ class Watched:
         return self.page
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _quick_files():
+    """Hundreds of runs are written here, and none of them must survive a power cut."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """Write reports: made(name, runs) returns the address and the experiments."""
+    folder = tmp_path_factory.mktemp("reports")
+
+    def made(name, paths):
+        found = groups([RunView.read(path) for path in paths])
+        write_report(found, folder / f"{name}.html", name)
+        return (folder / f"{name}.html").as_uri(), found
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def two(made, tmp_path_factory):
+    """Two methods, three seeds each."""
+    folder = tmp_path_factory.mktemp("two")
+    paths = [write_run(folder / f"p{s}", "FedAvg", s) for s in range(3)]
+    paths += [write_run(folder / f"c{s}", "Core", s, memory=20, models=3) for s in range(3)]
+    return made("two", paths)
+
+
 @pytest.fixture
 def tab(chromium):
     """Makes pages; all of them must stay without complaints."""
@@ -68,6 +99,7 @@ def tab(chromium):
         context = chromium.new_context(
             viewport={"width": width, "height": height}, color_scheme=scheme
         )
+        context.add_init_script(RECORD)
         made.append((context, Watched(context.new_page())))
         return made[-1][1]
 

@@ -2,67 +2,18 @@
 
 import itertools
 import json
-import os
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from chronofed.reports.groups import groups
-from chronofed.reports.results_table import results_table
-from chronofed.reports.runs import RunView
-from chronofed.reports.styles import COLOURS
-from chronofed.reports.verdict import verdict
-from chronofed.reports.web.page import write_report
 from chronofed.runs import RunDirectory
-from tests.browser.test_report import CHART, NEAR
+from tests.browser.test_report import CHART
 from tests.helpers.scenes import write_run
-
-
-def rgb(text):
-    """Numbers of ``#aabbcc``, or of ``rgb(1, 2, 3)``."""
-    if text.startswith("#"):
-        return [int(text[k : k + 2], 16) for k in (1, 3, 5)]
-    return [int(number) for number in re.findall(r"\d+", text)[:3]]
-
-
-# The canvas lies on the card: a band is its curve's colour, mostly transparent.
-THIN = NEAR.replace("data[k + 3] > 150", "Math.abs(data[k + 3] - alpha) < 16").replace(
-    "[r, g, b]", "[r, g, b, alpha]"
-)
-PIXEL = """(canvas, [x, y]) => {
-  const box = canvas.getBoundingClientRect();
-  const [wide, tall] = [canvas.width / box.width, canvas.height / box.height];
-  const data = canvas.getContext('2d').getImageData(x * wide, y * tall, 1, 1).data;
-  return [...data.slice(0, 3)];
-}"""
 
 LOOK = "(all) => all.map((e) => getComputedStyle(e).stroke + e.getAttribute('stroke-dasharray'))"
 STYLES = """() => Object.fromEntries([...document.querySelectorAll('#curves .key')].map(
   (e) => [e.textContent, e.querySelector('.line').dataset.style]))"""
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """Write reports: made(name, runs) returns the address and the experiments."""
-    folder = tmp_path_factory.mktemp("reports")
-
-    def made(name, paths):
-        found = groups([RunView.read(path) for path in paths])
-        write_report(found, folder / f"{name}.html", name)
-        return (folder / f"{name}.html").as_uri(), found
-
-    return made
-
-
-@pytest.fixture(scope="module")
-def two(made, tmp_path_factory):
-    """Two methods, three seeds each."""
-    folder = tmp_path_factory.mktemp("two")
-    paths = [write_run(folder / f"p{s}", "FedAvg", s) for s in range(3)]
-    paths += [write_run(folder / f"c{s}", "Core", s, memory=20) for s in range(3)]
-    return made("two", paths)
 
 
 def round_under(page, share):
@@ -106,133 +57,6 @@ def test_curves_are_where_the_numbers_are(tab, two):
             assert float(shown[2]) == pytest.approx(100 * deviation, rel=2e-3)
 
 
-def test_bands_are_there_and_in_the_colour_of_their_curve(tab, two):
-    page = tab().open(two[0])
-    canvas = page.locator(f"{CHART} canvas")
-    for k in (0, 1):
-        assert canvas.evaluate(THIN, [*rgb(COLOURS[k]), 0.15 * 255]) > 300
-
-
-def only(page, name):
-    page.locator("#curves .key", has_text=name).click()
-    page.wait_for_timeout(80)
-
-
-def test_the_legend_has_the_colours_of_the_curves(tab, two):
-    page = tab().open(two[0])
-    keys = page.locator("#curves .key")
-    for k in range(keys.count()):
-        keys.nth(k).click()
-    strokes = [
-        rgb(keys.nth(k).locator("line").evaluate("(e) => getComputedStyle(e).stroke"))
-        for k in range(keys.count())
-    ]
-    assert len({tuple(stroke) for stroke in strokes}) == 2
-    canvas = page.locator(f"{CHART} canvas")
-    for k, stroke in enumerate(strokes):
-        keys.nth(k).click()
-        page.wait_for_timeout(100)
-        assert canvas.evaluate(NEAR, stroke) > 150
-        assert all(canvas.evaluate(NEAR, other) == 0 for other in strokes if other != stroke)
-        keys.nth(k).click()
-
-
-def test_the_first_chart_has_thin_seeds_thick_means_and_names(tab, two):
-    page = tab(width=1440).open(two[0])
-    canvas = page.locator("figure[data-main=test_accuracy] canvas")
-    for k in (0, 1):
-        assert canvas.evaluate(NEAR, rgb(COLOURS[k])) > 300
-        assert canvas.evaluate(THIN, [*rgb(COLOURS[k]), 0.4 * 255]) > 150
-    chart = page.locator("figure[data-main=test_accuracy] .chart")
-    words = chart.get_attribute("aria-label")
-    for group in two[1]:
-        assert f"{group.name} ends at {group.spread('last').mean * 100:.4g}" in words
-
-
-def ramp(page, name, share):
-    return rgb(page.evaluate("([n, s]) => cf.ramp(cf.stops(n), s)", [name, share]))
-
-
-def test_each_map_is_that_of_its_own_run(tab, two):
-    """A cell of every map, against the file of the run that its heading names."""
-    page, found = tab().open(two[0]), two[1]
-    page.get_by_role("button", name="Accuracy", exact=True).click()
-    runs = {run.label: run for group in found for run in group.runs}
-    maps = page.locator("#forgetting .beside > figure")
-    seen = []
-    for k in range(2):
-        run = runs[maps.nth(k).locator("figcaption").inner_text().strip()]
-        last = run.record("period_accuracy")[-1]["accuracy"]
-        ((value,),) = [[a for c, key, a in last if (c, key) == (3, 5)]]
-        canvas = maps.nth(k).locator("canvas")
-        box = page.evaluate(
-            "(canvas) => { const m = canvas.parentNode; return canvas.getBoundingClientRect().toJSON(); }",
-            canvas.element_handle(),
-        )
-        canvas.focus()
-        page.keyboard.press("ArrowRight")
-        for key in ["ArrowDown"] * 3 + ["ArrowRight"] * 4:
-            page.keyboard.press(key)
-        words = page.locator("#spoken").inner_text()
-        assert words.startswith("client 3, data set 5")
-        assert f"now {100 * round(value, 4):.1f} %" in words
-        tip = page.locator(".tooltip").bounding_box()
-        assert tip is not None
-        assert box["width"] > 100
-        seen.append(canvas.evaluate("(c) => c.toDataURL()"))
-    assert seen[0] != seen[1]
-
-
-def test_maps_of_classes_are_those_of_their_experiments(tab, two):
-    """Colour and words of a cell: client 3 holds class 3 alone, which FedAvg forgets."""
-    page, found = tab(width=1440).open(two[0]), two[1]
-    for group in found:
-        figure = page.locator(f'figure.class-map[data-group="{group.name}"]')
-        levels = [
-            [a for c, _, a in run.record("period_accuracy")[-1]["accuracy"] if c == 3][-1]
-            for run in group.runs
-        ]
-        value = round(sum(levels) / len(levels), 4)
-        canvas = figure.locator("canvas")
-        canvas.scroll_into_view_if_needed()
-        canvas.focus()
-        for key in ["ArrowDown"] * 3 + ["ArrowRight"] * 60:
-            page.keyboard.press(key)
-        words = page.locator("#spoken").inner_text()
-        assert words.startswith(f"coat, round 160, {group.name}, recall {100 * value:.1f} %")
-        page.keyboard.press("Tab")  # without the mark of the cell
-        box = canvas.bounding_box()
-        tall = (box["height"] - 24) / 5
-        pixel = canvas.evaluate(PIXEL, [box["width"] - 6, 3.4 * tall])
-        assert pixel == pytest.approx(ramp(page, "known", value), abs=3)
-
-
-def test_the_headline_is_the_verdict(tab, two):
-    page, judged = tab().open(two[0]), verdict(two[1])
-    assert page.locator("h1").inner_text() == judged.headline
-    words = page.locator("p.verdict").all_inner_texts()
-    assert words == judged.lines[1:]
-    for d in judged.differences:
-        mark = page.locator(f'.mean[data-key="{d.column.key}"]')
-        if mark.count():
-            assert mark.get_attribute("data-resolved") == str(d.resolved).lower()
-    page.locator(".differences details summary").click()
-    page.locator(".differences tbody tr").first.wait_for()  # built after it was opened
-    rows = page.locator(".differences tbody tr").all_inner_texts()
-    for d, row in zip(judged.differences, rows, strict=True):
-        assert row.split("\t")[1] == d.signed
-        assert row.split("\t")[3] == d.p_text
-
-
-def test_differences_stand_on_their_side_of_zero(tab, two):
-    page, judged = tab().open(two[0]), verdict(two[1])
-    zero = float(page.locator(".differences .zero").first.get_attribute("x1"))
-    for d in judged.differences:
-        mark = page.locator(f'.mean[data-key="{d.column.key}"]')
-        if mark.count() and abs(d.found.mean) > 1e-6:
-            assert (float(mark.get_attribute("cx")) > zero) == (d.found.mean > 0)
-
-
 def test_a_failed_run_shows_the_reason_and_no_false_words(tab, made, tmp_path):
     path = write_run(tmp_path / "run", "Core", memory=5, rounds=1, finish=False)
     for name in ("round_weights", "period_accuracy", "clusters"):
@@ -244,7 +68,8 @@ def test_a_failed_run_shows_the_reason_and_no_false_words(tab, made, tmp_path):
     assert words.count("round 1: the model is no longer finite") >= 2
     assert "Nothing is remembered" not in words
     assert "no evaluation" in page.locator("#weights").inner_text()
-    assert page.locator("figure:visible canvas").count() <= 1  # the scenario alone
+    drawn = page.locator("figure:visible canvas")
+    assert drawn.count() == page.locator("#scenario figure:visible canvas").count() == 3
 
 
 def test_nothing_forgotten_is_said_plainly(tab, made, tmp_path):
@@ -262,7 +87,7 @@ def test_nothing_forgotten_is_said_plainly(tab, made, tmp_path):
 
 
 def test_one_run_and_a_running_one(tab, made, tmp_path):
-    done = write_run(tmp_path / "a", "FedAvg", 0, rounds=40, periods=False)
+    done = write_run(tmp_path / "a", "FedAvg", 0, rounds=40)
     page = tab().open(made("single", [done])[0])
     assert re.fullmatch(
         r"FedAvg reaches [\d.]+ % test accuracy after round 40", page.locator("h1").inner_text()
@@ -347,35 +172,3 @@ def test_colours_stay_when_the_selection_changes(tab, serve, runs):
     after = page.evaluate(style)
     assert after == {name: k for name, k in before.items() if name in after}
     assert [a for a, b in itertools.pairwise(before.values()) if a == b] == []
-
-
-@pytest.mark.parametrize(("name", "kind"), [("CSV", "csv"), ("LaTeX", "latex")])
-def test_the_table_can_be_saved(tab, two, tmp_path, name, kind):
-    page = tab().open(two[0])
-    with page.expect_download() as download:
-        page.get_by_role("button", name=f"Save as {name}").click()
-    download.value.save_as(tmp_path / "saved")
-    assert (tmp_path / "saved").read_text() == getattr(results_table(two[1]), kind)()
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(chromium, two, serve, runs, scheme):
-    """With the file axe.min.js of the npm package axe-core."""
-    code = os.environ.get("CHRONOFED_AXE")
-    if code is None:
-        pytest.skip("needs axe-core: npm pack axe-core, and its axe.min.js in CHRONOFED_AXE")
-    context = chromium.new_context(color_scheme=scheme, bypass_csp=True)
-    for address in (two[0], serve(runs)):
-        page = context.new_page()
-        page.goto(address)
-        page.wait_for_selector("body[data-ready]")
-        page.evaluate(Path(code).read_text())
-        found = page.evaluate("() => axe.run()")["violations"]
-        assert [(v["id"], v["nodes"][0]["html"]) for v in found] == []
-    context.close()
-
-
-def test_a_report_prints_on_three_pages(tab, two):
-    page = tab().open(two[0])
-    page.emulate_media(media="print")
-    assert page.pdf(format="A4").count(b"/Type /Page\n") <= 3

@@ -11,7 +11,9 @@ from chronofed.training.summary import summarise
 EVIL = "<script>alert(1)</script>"
 
 
-def write_run(path, name, seed=0, rounds=160, memory=None, finish=True, periods=True, models=0):
+def write_run(
+    path, name, seed=0, rounds=160, memory=None, finish=True, periods=True, models=0, gain=0.1
+):
     """A run as it might be: accuracies that rise, data sets that are forgotten without a memory."""
     draw = random.Random(f"{name}{seed}")
     settings = {"method": Method(memory=CoreSet(memory))} if memory else {}
@@ -19,9 +21,9 @@ def write_run(path, name, seed=0, rounds=160, memory=None, finish=True, periods=
     run = RunDirectory.create(
         path, experiment.resolved(), {"python": "3.11", "command": ["chronofed"]}
     )
-    history, lines, weights, clusters = [], [], [], []
+    history, lines, weights, clusters, times = [], [], [], [], []
     for t in range(4, rounds + 1, 4):
-        level = (0.8 if memory else 0.7) * (1 - math.exp(-t / 30)) + draw.uniform(-0.02, 0.02)
+        level = (0.7 + gain * bool(memory)) * (1 - math.exp(-t / 30)) + draw.uniform(-0.02, 0.02)
         history.append(
             {
                 "round": t,
@@ -29,8 +31,12 @@ def write_run(path, name, seed=0, rounds=160, memory=None, finish=True, periods=
                 "test_loss": 2 - 2 * level,
                 "bytes_up": t,
                 "bytes_down": t,
+                "forgetting": (0.05 if memory else 0.25) * t / rounds
+                + 0.01 * ((7 * seed + t + 3 * bool(memory)) % 5),
             }
         )
+        train = 0.2 + 0.1 * bool(memory) + 0.01 * seed
+        times.append({"round": t, "total": 0.5 + train, "train": train, "evaluate": 0.25})
         if periods:
             pairs = [(c, k) for c in range(5) for k in range(12) if 3 * k < t]
             lost = 0.05 if memory else 0.6
@@ -54,6 +60,7 @@ def write_run(path, name, seed=0, rounds=160, memory=None, finish=True, periods=
         ("period_accuracy", lines),
         ("round_weights", weights),
         ("clusters", clusters),
+        ("times", times),
     ):
         (path / f"{kind}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in content))
     run.describe_scenario(
@@ -61,6 +68,8 @@ def write_run(path, name, seed=0, rounds=160, memory=None, finish=True, periods=
             "rounds": rounds, "clients": 5, "returning": True, "shown": [0, 50, 100],
             "classes": ["shoe", "shirt", "bag", "coat", "boot"],
             "held": [[[k, [[c, 20], [(c + k) % 5, 5]]] for k in range(3)] for c in range(5)],
+            "there": ["111", "110", "011", "101", "111"],
+            "mix": [[25, 20, 20, 20, 20], [20, 30, 20, 15, 20], [20, 20, 45, 10, 10]],
         }
     )  # fmt: skip
     if finish:

@@ -66,6 +66,9 @@ def test_a_report_of_a_folder(call, grid, tmp_path):
         "information_loss",
         "client_drift_sq",
         "time_drift_sq",
+        "backward_transfer",
+        "bytes_up",
+        "bytes_down",
     ]
     assert len(content["periods"]) == 2
     assert len(content["scenarios"]) == 2
@@ -161,8 +164,8 @@ def test_an_own_measure_from_the_command_line(call, tmp_path):
     content = json.loads(page.split('type="application/json">')[1].split("</script>")[0])
     live = RunIndex(tmp_path / "runs").payload(["one"])
     for payload in (content, live):
-        assert payload["measures"][-1]["key"] == "margin"
-        assert payload["measures"][-1]["title"] == "Mean margin"
+        (own,) = [one for one in payload["measures"] if one["key"] == "margin"]
+        assert (own["title"], own["topic"]) == ("Mean margin", "results")
         assert payload["groups"][0]["cells"]["last_margin"]["mean"] == margin
 
 

@@ -54,3 +54,36 @@ def test_panels_share_the_looks_of_their_rows(tmp_path, drawn):
     one, two = ([line.get_color() for line in axes.get_lines()] for axes in drawn[0].axes)
     assert one == two
     assert len(drawn[0].legends[0].get_texts()) == 2
+
+
+@pytest.mark.parametrize(("columns", "width"), [(1, 3.4), (2, 7.0)])
+def test_a_figure_fills_the_columns_of_a_paper_with_readable_text(tmp_path, drawn, columns, width):
+    names, found = six(tmp_path)
+    curves.draw_curves(
+        {"": found}, "test_accuracy", "accuracy", tmp_path / "a.pdf", columns=columns
+    )
+    (figure,) = drawn
+    assert figure.get_figwidth() == width
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == names
+    inside = figure.bbox.padded(1)
+    texts = [*legend.get_texts(), figure.axes[0].xaxis.label, figure.axes[0].yaxis.label]
+    for text in [*texts, *figure.axes[0].get_xticklabels()[1:-1]]:
+        assert text.get_fontsize() >= 8
+        box = text.get_window_extent()
+        assert inside.x0 <= box.x0 <= box.x1 <= inside.x1, text.get_text()
+    legend_box, panel = legend.get_window_extent(), figure.axes[0].get_window_extent()
+    assert legend_box.y0 >= panel.y1  # no curve is covered
+    assert panel.height >= 100
+
+
+def test_32_experiments_of_one_method_have_32_looks(tmp_path, drawn):
+    paths = [
+        write_run(tmp_path / str(k), f"m{k}", rounds=8, memory=k + 1, periods=False)
+        for k in range(32)
+    ]
+    found = groups([RunView.read(path) for path in paths])
+    curves.draw_curves({"": found}, "test_accuracy", "accuracy", tmp_path / "a.pdf", columns=2)
+    lines = drawn[0].axes[0].get_lines()
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 32

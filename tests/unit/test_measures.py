@@ -144,6 +144,7 @@ def test_an_own_measure_is_shown_everywhere(tmp_path):
         "heading": "last [b]wrong",
         "digits": 0,
         "better": "lower",
+        "scale": 1.0,
     } in payload["columns"]
     assert payload["groups"][0]["cells"]["last_wrong"]["mean"] == line["wrong"]
     curve = next(measure for measure in payload["measures"] if measure["key"] == "wrong")

@@ -102,7 +102,7 @@ def tracked_text():
     )
     for name in names.stdout.split():
         path = ROOT / name
-        if path.is_file() and path.suffix not in (".gz", ".png"):
+        if path.is_file() and path.suffix not in (".gz", ".png", ".xz"):
             yield path, path.read_text(encoding="utf-8")
 
 

@@ -152,3 +152,11 @@ def test_without_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingExtraError, match=r"matplotlib: pip install 'chronofed\[plot\]'"):
         draw_scenario(_scenario(), LABELS, CLASSES, tmp_path / "scenario.png")
+
+
+def test_49_clients_of_two_classes_fit_on_a_page():
+    subsets = [[np.array([0, 3])] for _ in range(49)]
+    grid = tabulate(Scenario(SubsetStream(subsets), Everyone()), LABELS % 2, 2, range(12))
+    figure = _figure(grid, ("dry", "rain"))
+    assert figure.get_figheight() < 24
+    assert len(_circles(figure)) == 49

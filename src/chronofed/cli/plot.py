@@ -36,6 +36,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--round", type=int, metavar="N", help=text)
     text = "for a scenario: rounds to show (default 20)"
     parser.add_argument("--rounds", type=int, default=20, metavar="N", help=text)
+    text = (
+        "fill so many columns of a paper: 1 (3.4 inches wide) or 2 (7 inches); not for a scenario"
+    )
+    parser.add_argument("--columns", type=int, choices=(1, 2), help=text)
     add_json(parser)
 
 
@@ -73,9 +77,8 @@ def _curves(found: "list[Group]", options: Namespace) -> None:
     measure = known.get(options.measure)
     label = ", ".join(filter(None, (measure.title, measure.symbol))) if measure else options.measure
     factor = measure.scale if measure else 1.0
-    draw_curves(
-        {"": found}, options.measure, label, options.output, factor=factor, window=options.window
-    )
+    look = {"factor": factor, "window": options.window, "columns": options.columns}
+    draw_curves({"": found}, options.measure, label, options.output, **look)
 
 
 def _information_loss(found: "list[Group]", options: Namespace) -> None:
@@ -97,20 +100,22 @@ def _first(found: "list[Group]") -> "list[RunView]":
 def _heatmap(found: "list[Group]", options: Namespace) -> None:
     from chronofed.reports.figures.maps import draw_heatmap
 
-    draw_heatmap(_first(found), options.output, options.show, options.round)
+    draw_heatmap(_first(found), options.output, options.show, options.round, options.columns)
 
 
 def _weights(found: "list[Group]", options: Namespace) -> None:
     from chronofed.reports.figures.maps import draw_round_weights
 
     remembering = [group for group in found if group.runs[0].record("round_weights")]
-    draw_round_weights(_first(remembering or found), options.output)
+    draw_round_weights(_first(remembering or found), options.output, options.columns)
 
 
 def _scenario(found: "list[Group]", options: Namespace) -> None:
     from chronofed.reports.figures.maps import recorded_grid
     from chronofed.reports.figures.scenario import draw_grid
 
+    if options.columns:
+        raise SpecError("--columns: a scenario is as wide as its rounds; choose them with --rounds")
     grid, classes = recorded_grid(found[0].runs[0], options.rounds)
     draw_grid(grid, classes, options.output)
 

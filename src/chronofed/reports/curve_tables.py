@@ -11,6 +11,8 @@ from chronofed.training.measure import MeasureDisplay, placed
 
 # Points of all curves together: half a megabyte at most.
 POINTS = 24_000
+# Endings of measures of drift and of what is lost of the past.
+_DRIFT = ("drift_sq", "information_loss")
 # Points of one curve: more than a screen can show.
 MOST_POINTS = 600
 
@@ -27,10 +29,18 @@ def curve_tables(
             "key": measure.key,
             "title": measure.title,
             "unit": measure.symbol,
+            "topic": _topic(measure),
             "curves": [_curve(group, measure.key, measure.scale, most) for group in groups],
         }
         for measure in shown
     ]
+
+
+def _topic(measure: MeasureDisplay) -> str:
+    """Sort a measure into what a method reaches, what its theory is about, and what it costs."""
+    if measure.cumulative:
+        return "costs"
+    return "drift" if measure.key.endswith(_DRIFT) else "results"
 
 
 def recorded(history: Sequence[Mapping[str, Any]]) -> set[str]:

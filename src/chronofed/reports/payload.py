@@ -19,6 +19,7 @@ from chronofed.reports.groups import Group, differences, measures_of
 from chronofed.reports.notes import counted, notes
 from chronofed.reports.overview import data_name, overview
 from chronofed.reports.period_history import PeriodHistory, encoded
+from chronofed.reports.phases import phase_table
 from chronofed.reports.result_columns import result_columns
 from chronofed.reports.results_table import results_table
 from chronofed.reports.runs import RunView, flatten, method_of, remembers
@@ -62,6 +63,13 @@ class Page:
     def measures(self) -> tuple[MeasureDisplay, ...]:
         """All measures that the runs may have."""
         return measures_of(self.groups)
+
+    def label(self, number: int, run: RunView) -> str:
+        """Name a run; experiments that share a name are told apart as in the table."""
+        group = self.groups[number]
+        if group.experiment in ("", run.name):
+            return run.label
+        return f"{group.name}, seed {run.spec.get('seed', 0)}" if group.finished else group.name
 
     def periods(self, run: RunView) -> PeriodHistory:
         """Return the accuracy by client and data set of a run, read once."""
@@ -116,7 +124,7 @@ def _summary(page: Page) -> dict[str, Any]:
     measured = [c for c in shown if any(group.spread(c.key) for group in page.groups)]
     best = best_rows(page.groups, measured)
     table = results_table(page.groups)
-    keys = ("key", "heading", "digits", "better")
+    keys = ("key", "heading", "digits", "better", "scale")
     return {
         "columns": [{key: getattr(column, key) for key in keys} for column in shown],
         "groups": [
@@ -189,7 +197,7 @@ def _periods(
     names = ("classes", "client_names", "period_names")
     return {
         "group": number,
-        "label": run.label,
+        "label": page.label(number, run),
         "scenario": met[-1] if met else None,
         "names": {key: about[key] for key in names if key in about},
         "basis": history.basis,
@@ -212,14 +220,16 @@ def _class_shares(held: list[list[float]]) -> list[int]:
 def _weights(page: Page) -> dict[str, Any]:
     """Round weights over time of the first run of every experiment, newest past first."""
     records = [(number, run, run.record("round_weights")) for number, run in page.first_runs]
-    return {"weights": [_weights_of(*entry) for entry in records if entry[2]]}
+    return {"weights": [_weights_of(page, *entry) for entry in records if entry[2]]}
 
 
-def _weights_of(number: int, run: RunView, lines: list[dict[str, Any]]) -> dict[str, Any]:
+def _weights_of(
+    page: Page, number: int, run: RunView, lines: list[dict[str, Any]]
+) -> dict[str, Any]:
     chosen = [lines[k] for k in evenly_spaced(len(lines), COLUMNS_OF_WEIGHTS)]
     return {
         "group": number,
-        "label": run.label,
+        "label": page.label(number, run),
         "rounds": [line["round"] for line in chosen],
         "present": [short(line["present"]) for line in chosen],
         "past": [[short(p) for p in line["past"]] for line in chosen],
@@ -230,14 +240,16 @@ def _weights_of(number: int, run: RunView, lines: list[dict[str, Any]]) -> dict[
 def _clusters(page: Page) -> dict[str, Any]:
     """The model that each client followed over time, of the first run of experiments with several models."""
     records = [(number, run, run.record("clusters")) for number, run in page.first_runs]
-    return {"clusters": [_clusters_of(*entry) for entry in records if entry[2]]}
+    return {"clusters": [_clusters_of(page, *entry) for entry in records if entry[2]]}
 
 
-def _clusters_of(number: int, run: RunView, lines: list[dict[str, Any]]) -> dict[str, Any]:
+def _clusters_of(
+    page: Page, number: int, run: RunView, lines: list[dict[str, Any]]
+) -> dict[str, Any]:
     chosen = [lines[k] for k in evenly_spaced(len(lines), COLUMNS_OF_CLUSTERS)]
     return {
         "group": number,
-        "label": run.label,
+        "label": page.label(number, run),
         "names": run.directory.scenario().get("client_names", [])[:CLIENTS_OF_CLUSTERS],
         "clients": len(lines[-1]["of"]),
         "rounds": [line["round"] for line in chosen],
@@ -257,14 +269,17 @@ def _scenario(page: Page) -> dict[str, Any]:
     return {"scenarios": page.scenarios[:most], "scenarios_in_all": len(page.scenarios)}
 
 
-def _settings(page: Page) -> dict[str, Any]:
-    """The settings that differ, and all of them."""
+def _sweep(page: Page) -> dict[str, Any]:
+    """The settings that differ, with their value in every experiment."""
     found = differences(page.groups)
-    settings = [flatten(group.runs[0].spec) for group in page.groups]
     return {
-        "differences": {key: [_text(value) for value in values] for key, values in found.items()},
-        "settings": [_texts(every) for every in settings],
+        "differences": {key: [_text(value) for value in values] for key, values in found.items()}
     }
+
+
+def _settings(page: Page) -> dict[str, Any]:
+    """All settings."""
+    return {"settings": [_texts(flatten(group.runs[0].spec)) for group in page.groups]}
 
 
 def _texts(values: dict[str, Any]) -> dict[str, str]:
@@ -294,14 +309,21 @@ def _environment(page: Page) -> dict[str, Any]:
     return {"environments": list(known.values())}
 
 
+def _times(page: Page) -> dict[str, Any]:
+    """Seconds by phase of every experiment, mean over its runs."""
+    return {"times": phase_table(page.groups)}
+
+
 SECTIONS: dict[str, Callable[[Page], dict[str, Any]]] = {
     "overview": _overview,
+    "forgetting": _forgetting,
+    "sweep": _sweep,
     "summary": _summary,
     "curves": _curves,
-    "forgetting": _forgetting,
-    "weights": _weights,
-    "clusters": _clusters,
     "scenario": _scenario,
+    "weights": _weights,
+    "times": _times,
+    "clusters": _clusters,
     "settings": _settings,
     "environment": _environment,
 }

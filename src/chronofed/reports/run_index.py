@@ -13,6 +13,7 @@ from chronofed.reports.groups import groups
 from chronofed.reports.jsonl_follow import JsonlFollower, last_lines
 from chronofed.reports.payload import build_payload
 from chronofed.reports.period_history import PeriodHistory
+from chronofed.reports.run_changes import Changes
 from chronofed.reports.runs import (
     RunView,
     check_files,
@@ -23,12 +24,13 @@ from chronofed.reports.runs import (
 )
 from chronofed.reports.styles import StyleKey, extended, style_key
 from chronofed.runs.directory import RunDirectory
+from chronofed.training.measure import headline_of
 from chronofed.training.measures import headline_text
 
 # Files whose change means that a run is read again.
 RUN_FILES = (".toml", ".json", ".jsonl", "lock", "running")
 # Runs on one page, and runs that are kept in memory.
-MOST_CHOSEN = 60
+MOST_CHOSEN = 500
 # Payloads that are kept in memory.
 PAYLOADS = 4
 # Evaluations from which the remaining time is estimated.
@@ -125,6 +127,7 @@ class RunIndex:
         self._followed: dict[Path, FollowedRun] = {}
         self._payloads: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._styles: dict[StyleKey, int] = {}
+        self._changes = Changes()
         self._guard = threading.Lock()
 
     def rows(self) -> list[dict[str, Any]]:
@@ -148,17 +151,26 @@ class RunIndex:
             self._give_styles()
             return sorted((self._styled(row) for _, row in rows.values()), key=_order)
 
+    def changes(self, at: str) -> dict[str, Any]:
+        """Return the rows of the list that changed since an earlier answer, or all."""
+        rows = self.rows()
+        with self._guard:
+            return self._changes.since(at, rows)
+
     def payload(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the data that a page shows of some of the runs; unknown names are left out."""
         with self._guard:
             known = {self._name(path): path for path in self._paths()}
-            chosen = [known[name] for name in dict.fromkeys(names) if name in known][:MOST_CHOSEN]
-            state = tuple((path, file_stamps(path), RunDirectory(path).state) for path in chosen)
+            wanted = [known[name] for name in dict.fromkeys(names) if name in known]
+            chosen = wanted[:MOST_CHOSEN]
+            files = [(path, file_stamps(path), RunDirectory(path).state) for path in chosen]
+            state = (len(wanted), *files)
             if state not in self._payloads:
-                views = [self._view(path) for path, now, _ in state if now is not None]
+                views = [self._view(path) for path, now, _ in files if now is not None]
                 readable = [view for view in views if view is not None]
                 styles = dict(self._styles)
-                self._payloads[state] = build_payload(groups(readable), "Runs", styles)
+                found = build_payload(groups(readable), "Runs", styles)
+                self._payloads[state] = found | {"runs_left_out": len(wanted) - len(chosen)}
             return _recent(self._payloads, state, PAYLOADS)
 
     def _give_styles(self) -> None:
@@ -207,7 +219,14 @@ def _order(row: dict[str, Any]) -> tuple[bool, float, str]:
 def _row(name: str, path: Path) -> dict[str, Any]:
     """Describe one run in the list; one that cannot be read is listed with the reason."""
     directory = RunDirectory(path)
-    row: dict[str, Any] = {"id": name, "name": name, "seed": 0, "method": "", "round": 0}
+    row: dict[str, Any] = {
+        "id": name,
+        "name": name,
+        "seed": 0,
+        "method": "",
+        "round": 0,
+        "score": None,
+    }
     row |= {
         "key": [],
         "rounds": None,
@@ -225,6 +244,7 @@ def _row(name: str, path: Path) -> dict[str, Any]:
         row |= {"key": list(style_key(spec))}
         row |= {"method": method_of(spec), "round": latest.get("round", 0), "updated": updated}
         row |= {"rounds": spec.get("rounds") or directory.scenario().get("rounds")}
+        row |= {"score": latest.get(headline_of(latest))}
         row |= {"headline": headline_text(latest).removeprefix("accuracy "), "note": ""}
         check_files(directory)
         directory.summary()

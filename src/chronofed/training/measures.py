@@ -130,7 +130,7 @@ MEASURES: tuple[Measure, ...] = (
         unit="bytes",
         better="lower",
         cumulative=True,
-        shown={"summary": 14},
+        shown={"curves": 61, "summary": 14},
         compute=lambda evaluation: evaluation.snapshot.traffic.down_bytes,
     ),
     Measure(
@@ -140,7 +140,7 @@ MEASURES: tuple[Measure, ...] = (
         unit="bytes",
         better="lower",
         cumulative=True,
-        shown={"summary": 15},
+        shown={"curves": 60, "summary": 15},
         compute=lambda evaluation: evaluation.snapshot.traffic.up_bytes,
     ),
     Measure(
@@ -239,7 +239,7 @@ MEASURES: tuple[Measure, ...] = (
         description="privacy loss so far at the backbone's ``delta``, with the backbone ``private``",
         better="lower",
         cumulative=True,
-        shown={"summary": 13},
+        shown={"curves": 62, "summary": 13},
         compute=reported("epsilon"),
     ),
     Measure(
@@ -286,7 +286,7 @@ MEASURES: tuple[Measure, ...] = (
         unit="fraction",
         better="higher",
         absent=_NO_PAIRS,
-        shown={"summary": 4},
+        shown={"curves": 16, "summary": 4},
         task="classification",
         compute=lambda evaluation: evaluation.by_period.get("backward_transfer"),
     ),

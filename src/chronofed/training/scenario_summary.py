@@ -13,10 +13,14 @@ ROUNDS = 40
 CLIENTS = 24
 # Clients up to which their names are recorded.
 NAMES = 1000
+# Clients whose presence is recorded.
+ROWS = 400
 # A run of more rounds than this has no end.
 ENDLESS = 10**9
 # Classes listed for one client and round, the most frequent first.
 CLASSES = 12
+# Key and samples of each client that is there.
+Held = dict[int, tuple[int, Indices]]
 
 
 def describe(scenario: Scenario, data: Dataset, rounds: int) -> dict[str, Any]:
@@ -26,8 +30,10 @@ def describe(scenario: Scenario, data: Dataset, rounds: int) -> dict[str, Any]:
         ``rounds`` of the run, ``clients`` of the scenario, if they are ``returning``, their ``classes``, the
         rounds ``shown``, and ``held``: for every client shown, for every round shown, the data set's key and
         ``[class, samples]`` of its most frequent classes, or null for a client that does not take part; no
-        classes where the clients' data are ``remote``. Where the clients and data sets are those of the data,
-        and have names there, ``client_names`` and ``period_names``.
+        classes where the clients' data are ``remote``. Of many clients: ``there``, a text of 0 and 1 for every
+        client, a digit for every round shown, and ``mix``, the samples of each class in every round shown, of
+        all clients together. Where the clients and data sets are those of the data, and have names there,
+        ``client_names`` and ``period_names``.
     """
     # Of a run without end, the first ones.
     last = rounds if rounds < ENDLESS else ROUNDS
@@ -57,7 +63,19 @@ def describe(scenario: Scenario, data: Dataset, rounds: int) -> dict[str, Any]:
             [cell(column.get(client)) for column in columns]
             for client in range(min(everyone, CLIENTS))
         ],
+        "there": [
+            "".join(str(int(client in column)) for column in columns)
+            for client in range(min(everyone, ROWS))
+        ],
+        "mix": [_mix(column, labels, kinds) for column in columns],
     }
+
+
+def _mix(held: Held, labels: Indices, kinds: int) -> list[int]:
+    """Count the samples of each class that all clients of a round hold together."""
+    parts = [labels[indices] for _, indices in held.values()]
+    found: list[int] = np.bincount(np.concatenate(parts or [labels[:0]]), minlength=kinds).tolist()
+    return found
 
 
 def names_of(scenario: Scenario, data: Dataset) -> Names:
@@ -72,7 +90,7 @@ def names_of(scenario: Scenario, data: Dataset) -> Names:
     return Names(origin.clients, origin.periods, scenario.persistent)
 
 
-def _visits(scenario: Scenario, round_: int) -> dict[int, tuple[int, Indices]]:
+def _visits(scenario: Scenario, round_: int) -> Held:
     """Return key and samples of each client; where none comes back, of the first, second, ... of the round."""
     visits = scenario.at(round_).visits
     names = visits if scenario.persistent else range(len(visits))

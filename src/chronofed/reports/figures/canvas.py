@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 FORMATS = ("png", "svg", "pdf")
 DPI = 160
 
+COLUMNS = {1: 3.4, 2: 7.0}
+"""Inches of one and of two columns of a paper."""
+
+# Inches below which a panel is too low to read.
+_LOWEST = 2.2
+
 INK = "#3a3f47"
 FAINT = "#9aa1ab"
 
@@ -51,6 +57,7 @@ def new_figure(
     size: tuple[float, float],
     purpose: str = "drawing",
     layout: Literal["constrained"] | None = "constrained",
+    columns: int | None = None,
 ) -> "Figure":
     """Make an empty white figure.
 
@@ -58,11 +65,24 @@ def new_figure(
         size: Width and height in inches.
         purpose: The reason why matplotlib is needed, for the message.
         layout: The layout engine; ``None`` to place axes by hand.
+        columns: Columns of a paper that it fills, 1 or 2; by default it has its own size. Text keeps its size.
 
     Raises:
         MissingExtraError: If matplotlib is not installed.
     """
+    if columns is not None:
+        size = _fitted(size, COLUMNS[columns])
     return _figure_type(purpose)(figsize=size, layout=layout, facecolor="white")
+
+
+def _fitted(size: tuple[float, float], width: float) -> tuple[float, float]:
+    """Scale a size to a width, but no lower than can be read.
+
+    >>> _fitted((4.4, 3.3), 3.4), _fitted((16.0, 3.4), 7.0)
+    ((3.4, 2.55), (7.0, 2.2))
+    """
+    height = size[1] * width / size[0]
+    return width, round(max(height, min(size[1], _LOWEST)), 4)
 
 
 def save(figure: "Figure", path: str | os.PathLike[str]) -> Path:
@@ -98,8 +118,8 @@ def _figure_type(purpose: str) -> "type[Figure]":
 
 def style_axes(axes: "Axes", below: str, beside: str, title: str) -> None:
     """Set labels, title and lines of a panel in the common style."""
-    axes.set_xlabel(below, color=INK)
-    axes.set_ylabel(beside, color=INK)
+    axes.set_xlabel(below, color=INK, fontsize=9)
+    axes.set_ylabel(beside, color=INK, fontsize=9)
     axes.set_title(title, color=INK, fontsize=9)
     axes.tick_params(colors=INK, labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)

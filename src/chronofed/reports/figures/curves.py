@@ -44,6 +44,7 @@ def draw_curves(
     factor: float = 1.0,
     window: int = 1,
     zoom: tuple[int, int] | None = None,
+    columns: int | None = None,
 ) -> Path:
     """Draw one measure over rounds: a panel for each title, a line for each group, mean and band over seeds.
 
@@ -55,13 +56,15 @@ def draw_curves(
         factor: The factor from the number to what is drawn.
         window: Evaluations in the moving mean.
         zoom: First and last round of a second panel beside each.
+        columns: Columns of a paper that the figure fills, 1 or 2; by default it has its own size.
     """
     across = 2 if zoom else 1
     # One look for a method in all panels, and in a single panel the one that it has on pages.
     every = [group for groups in panels.values() for group in groups]
     keys = {id(group): _key(group, len(panels)) for group in every}
     looks = assign(keys.values())
-    drawn = canvas.new_figure((0.8 + 3.6 * len(panels) * across, 3.4), _PURPOSE)
+    size = (0.8 + 3.6 * len(panels) * across, 3.4)
+    drawn = canvas.new_figure(size, _PURPOSE, columns=columns)
     axes = drawn.subplots(1, len(panels) * across, squeeze=False)[0]
     for number, (title, groups) in enumerate(panels.items()):
         for part, limits in enumerate((None, zoom)[:across]):

@@ -1,6 +1,7 @@
 """Forgetting by client and data set, and round weights over time, as figures for papers."""
 
 import os
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,6 +34,7 @@ def draw_heatmap(
     path: str | os.PathLike[str],
     mode: Mode = "lost",
     round_: int | None = None,
+    columns: int | None = None,
 ) -> Path:
     """Draw clients x data sets, a panel for each run: the accuracy after a round, or the loss since the best.
 
@@ -41,6 +43,7 @@ def draw_heatmap(
         path: The file to write; the ending chooses PNG, SVG or PDF.
         mode: What to draw.
         round_: The round; by default the last.
+        columns: Columns of a paper that the figure fills, 1 or 2; by default it has its own size.
 
     Raises:
         RunError: If a run did not follow single data sets, or predicts numbers.
@@ -49,9 +52,8 @@ def draw_heatmap(
     tables = [_table(run, mode, round_) for run in runs]
     names = [Names.recorded(run.directory.scenario()) for run in runs]
     lines = max(len(values) for _, values in tables) if any(each.clients for each in names) else 0
-    drawn = canvas.new_figure(
-        (0.9 + 3.8 * len(runs), min(9.0, max(3.6, 1 + 0.16 * lines))), _PURPOSE
-    )
+    size = (0.9 + 3.8 * len(runs), min(9.0, max(3.6, 1 + 0.16 * lines)))
+    drawn = canvas.new_figure(size, _PURPOSE, columns=columns)
     for axes, run, (when, values), named in zip(
         drawn.subplots(1, len(runs), squeeze=False)[0], runs, tables, names, strict=True
     ):
@@ -116,8 +118,15 @@ def _measured_on(runs: Sequence[RunView]) -> str:
     return f"on its own test rows, {samples} a cell"
 
 
-def draw_round_weights(runs: Sequence[RunView], path: str | os.PathLike[str]) -> Path:
+def draw_round_weights(
+    runs: Sequence[RunView], path: str | os.PathLike[str], columns: int | None = None
+) -> Path:
     """Draw the weights of the present and of each remembered data set over time, a panel for each run.
+
+    Args:
+        runs: The runs.
+        path: The file to write; the ending chooses PNG, SVG or PDF.
+        columns: Columns of a paper that the figure fills, 1 or 2; by default it has its own size.
 
     Raises:
         RunError: If a run remembers nothing.
@@ -128,7 +137,7 @@ def draw_round_weights(runs: Sequence[RunView], path: str | os.PathLike[str]) ->
             raise RunError(
                 f"{run.path} has no round weights: nothing is remembered, or it is too old"
             )
-    drawn = canvas.new_figure((0.9 + 3.8 * len(runs), 3.6), _PURPOSE)
+    drawn = canvas.new_figure((0.9 + 3.8 * len(runs), 3.6), _PURPOSE, columns=columns)
     top = max(max(line["present"], *line["past"], 0) for found in lines for line in found)
     for axes, run, found in zip(
         drawn.subplots(1, len(runs), squeeze=False)[0], runs, lines, strict=True
@@ -152,7 +161,10 @@ def draw_round_weights(runs: Sequence[RunView], path: str | os.PathLike[str]) ->
 
 def _bar(drawn: "Figure", image: object, label: str) -> None:
     bar = drawn.colorbar(image, ax=drawn.axes, shrink=0.9)  # type: ignore[arg-type]
-    bar.set_label(label, color=INK, fontsize=8)
+    # About 14 letters of this size fit on an inch.
+    most = max(20, int(14 * drawn.get_figheight()))
+    lines = [line for part in label.split("\n") for line in textwrap.wrap(part, most)]
+    bar.set_label("\n".join(lines), color=INK, fontsize=8)
     bar.ax.tick_params(colors=INK, labelsize=8)
 
 

@@ -27,6 +27,8 @@ _PURPOSE = "drawing a scenario"
 UNKNOWN = "nothing to draw: the clients are elsewhere, and what they hold is not known here"
 # Inches for a round.
 _COLUMN = 0.42
+# Inches that all clients together should not exceed.
+_TALL = 16.0
 # Points in an inch.
 _POINTS = 72
 # Pixels that matplotlib can draw side by side.
@@ -56,8 +58,9 @@ class Grid:
 
     @property
     def line(self) -> float:
-        """Inches for a class: a client takes about 1.7, more if it has many classes."""
-        return min(0.34, max(1.7 / self.kinds, 0.05))
+        """Inches for a class: a client takes about 1.7, more of many classes, less where clients are many."""
+        room = _TALL / (int(self.counts.shape[0]) * (self.kinds + 1))
+        return max(min(0.34, max(1.7 / self.kinds, 0.05), room), 0.05)
 
     @property
     def pitch(self) -> float:
@@ -72,7 +75,7 @@ class Grid:
 
     def area(self, held: Indices) -> NDArray[np.float64]:
         """Return areas of circles in square points, proportional to their samples."""
-        widest = _POINTS * min(0.8 * _COLUMN, 4 * self.line)
+        widest = _POINTS * min(0.8 * _COLUMN, 2 * self.line)
         return np.asarray(widest**2 * held / max(1, self.counts.max()), dtype=np.float64)
 
 

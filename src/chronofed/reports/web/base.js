@@ -120,21 +120,22 @@ cf.themeButton = () => {
 };
 // Saves text as a file; nothing is sent anywhere.
 cf.save = (name, text) => {
-  const address = URL.createObjectURL(new Blob([text], { type: "text/plain;charset=utf-8" }));
+  const address = URL.createObjectURL(text instanceof Blob ? text : new Blob([text], { type: "text/plain;charset=utf-8" }));
   cf.el("a", { href: address, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(address), 1000);
 };
-cf.table = (headings, rows, attributes = {}) => cf.el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": attributes.label ?? "table" },
+cf.table = (headings, rows, attributes = {}) => cf.el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": attributes.label ?? "table" },
   cf.el("table", { class: attributes.class },
     cf.el("thead", {}, cf.el("tr", {}, headings.map((h) => cf.el("th", { scope: "col" }, h)))),
     cf.el("tbody", {}, rows.map(([first, ...others]) => cf.el("tr", {},
       cf.el("th", { scope: "row" }, first), others.map((cell) => cf.el("td", {}, cell)))))));
 
-// The numbers of a chart as a table, built when it is opened.
-cf.asTable = (make, label) => {
-  const box = cf.el("details", { class: "as-table" }, cf.el("summary", {}, "Table"));
+// The numbers of a chart as a table, and files of both, built when it is opened. picture() makes an SVG.
+cf.asTable = (make, label, picture) => {
+  const box = cf.el("details", { class: "as-table" }, cf.el("summary", {}, "Table and files"));
   const fill = () => {
     if (!box.open) return;
+    if (!box.querySelector(".saves")) box.append(cf.saves(label, make, picture));
     box.querySelector(".scroll")?.remove();
     const [headings, rows] = make();
     box.append(cf.table(headings, rows, { label }));
@@ -160,4 +161,4 @@ cf.registered = [];
 cf.addSection = (section) => { cf.registered.push(section); };
 
 cf.section = (id, title, about, ...children) => cf.el("section", { id, "aria-labelledby": `${id}-title` },
-  cf.el("h2", { id: `${id}-title` }, title), about ? cf.el("p", { class: "soft about" }, about) : null, children);
+  cf.el("div", { class: "heading" }, cf.el("h2", { id: `${id}-title` }, title), cf.view.link(id, title)), about ? cf.el("p", { class: "soft about" }, about) : null, children);

@@ -38,7 +38,7 @@ cf.BigChart = class extends cf.Chart {
     const context = cf.el("canvas").getContext("2d");
     context.font = "600 13px system-ui, sans-serif";
     const wide = Math.max(0, ...this.ends().map((end) => context.measureText(end.name).width));
-    return Math.round(Math.min(190, width * 0.3, 84 + wide));
+    return Math.round(Math.min(210, width * 0.38, 84 + wide));
   }
 
   drawNames(u) {

@@ -33,7 +33,7 @@ cf.Chart = class {
       class: "chart", tabindex: "0", role: "application", keydown: (event) => this.key(event),
       mouseleave: () => cf.tooltip.hide(), blur: () => cf.tooltip.hide(),
     });
-    this.table = cf.asTable(() => this.rows(), title);
+    this.table = cf.asTable(() => this.rows(), title, () => cf.chartPicture(this));
     this.node = cf.el("figure", {}, cf.el("figcaption", {}, title, unit ? cf.el("span", { class: "soft" }, ` ${unit}`) : null),
       this.box, this.table);
     cf.repaintOnResize(this.node, () => this.paint());
@@ -227,8 +227,12 @@ cf.Chart = class {
   }
 };
 
+// Topics of the measures, each with a heading of its own.
+cf.topics = { results: "Results", drift: "Drift and information loss", costs: "Traffic and privacy" };
+
 cf.curves = (key = "curves") => {
-  const panel = { key, hidden: new Set(), window: 1, limits: null, hovered: null, charts: new Map() };
+  const kept = key === "curves", saved = (name) => (kept ? cf.view.get(name) : null), window = 2 * Number(saved("smooth") ?? 0) + 1;
+  const panel = { key, hidden: new Set(kept ? cf.view.all("hide") : []), window, limits: saved("rounds")?.split("-").map(Number) ?? null, hovered: null, charts: new Map() };
   const every = (act) => { for (const chart of panel.charts.values()) if (chart.plot) act(chart); };
   const from = cf.el("input", { type: "number", min: 0, "aria-label": "first round shown", change: () => typed() });
   const to = cf.el("input", { type: "number", min: 0, "aria-label": "last round shown", change: () => typed() });
@@ -242,24 +246,30 @@ cf.curves = (key = "curves") => {
     panel.limits = limits[0] <= first && limits[1] >= last ? null : limits;
     [from.value, to.value] = limits.map(Math.round);
     all.disabled = !panel.limits;
+    if (kept) cf.view.set("rounds", panel.limits && panel.limits.map(Math.round).join("-"));
     every((chart) => chart.view());
   };
-  const shown = cf.el("output", {}, "off");
+  const smoothing = () => (panel.window === 1 ? "off" : `mean of ${panel.window}`);
+  const shown = cf.el("output", {}, smoothing());
   const slider = cf.el("input", {
-    type: "range", min: 0, max: 25, value: 0, id: `${key}-smoothing`, input: () => {
+    type: "range", min: 0, max: 25, value: (panel.window - 1) / 2, id: `${key}-smoothing`, input: () => {
       panel.window = 2 * Number(slider.value) + 1;
-      shown.textContent = slider.value === "0" ? "off" : `mean of ${panel.window}`;
+      shown.textContent = smoothing();
+      if (kept) cf.view.set("smooth", Number(slider.value) || null);
       every((chart) => chart.refresh());
     },
   });
   const legend = cf.el("div", { class: "legend", role: "group", "aria-label": "Curves shown" });
+  const saveHidden = () => { if (kept) cf.view.set("hide", [...panel.hidden].slice(0, 60)); };
   const choose = (hide) => {
     for (const name of panel.all) if (hide) panel.hidden.add(name); else panel.hidden.delete(name);
     for (const key of legend.children) key.setAttribute("aria-pressed", String(!hide));
+    saveHidden();
     every((chart) => { chart.curves.forEach((_, k) => chart.toggle(k)); chart.plot.redraw(); });
   };
   const both = cf.el("div", { class: "field", hidden: true }, cf.el("button", { type: "button", class: "quiet", click: () => choose(false) }, "All curves"), cf.el("button", { type: "button", class: "quiet", click: () => choose(true) }, "No curves"));
-  const grid = cf.el("div", { class: "charts" });
+  const grids = Object.entries(cf.topics).map(([topic, title]) => cf.el("div", { "data-topic": topic, id: kept ? `curves-${topic}` : null, hidden: true }, kept ? cf.el("h3", {}, title) : null, cf.el("div", { class: "charts" })));
+  const grid = (topic) => grids.find((one) => one.dataset.topic === (topic ?? "results"));
   const bar = cf.el("div", { class: "bar" }, both,
     cf.el("label", { class: "field" }, cf.el("span", {}, "Smoothing"), slider, shown),
     cf.el("div", { class: "field" }, cf.el("span", {}, "Rounds"), from, cf.el("span", {}, "to"), to, all));
@@ -267,12 +277,13 @@ cf.curves = (key = "curves") => {
     type: "button", class: "key", "aria-pressed": String(!panel.hidden.has(group.name)), click: (event) => {
       if (!panel.hidden.delete(group.name)) panel.hidden.add(group.name);
       event.currentTarget.setAttribute("aria-pressed", String(!panel.hidden.has(group.name)));
+      saveHidden();
       every((chart) => chart.curves.forEach((curve, number) => curve.name === group.name && chart.toggle(number)));
       every((chart) => chart.plot.redraw());
     },
   }, cf.lineSample(group.style ?? k), group.name);
   return {
-    nodes: [legend, bar, grid],
+    nodes: [legend, bar, ...grids],
     panel,
     update(content) {
       const names = content.groups.map((group) => `${group.name} ${group.style}`).join("\n");
@@ -288,13 +299,14 @@ cf.curves = (key = "curves") => {
         const chart = new cf.Chart(measure.title, measure.unit, panel);
         chart.node.dataset.measure = measure.key;
         panel.charts.set(measure.key, chart);
-        grid.append(chart.node);
+        grid(measure.topic).querySelector(".charts").append(chart.node);
       }
+      for (const one of grids) one.hidden = !one.querySelector("figure");
       for (const measure of content.measures) {
         const chart = panel.charts.get(measure.key);
         chart.update(measure.curves.map((curve, k) => ({ ...curve, name: content.groups[k].name, style: content.groups[k].style ?? k })));
       }
-      if (!panel.limits && document.activeElement !== from && document.activeElement !== to) panel.zoom();
+      if (document.activeElement !== from && document.activeElement !== to) panel.zoom(...(panel.limits ?? []));
     },
   };
 };

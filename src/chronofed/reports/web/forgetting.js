@@ -11,9 +11,9 @@ cf.forgetting = () => {
   const heads = [0, 1].map(() => cf.el("figcaption"));
   const scales = [0, 1].map(() => cf.el("div"));
   const figures = [0, 1].map((k) => cf.el("figure", {}, heads[k], heatmaps[k].node, scales[k],
-    cf.asTable(() => asRows(k), "Accuracy by client and data set")));
+    cf.asTable(() => asRows(k), "Accuracy by client and data set", () => heatmaps[k].picture())));
   const panel = cf.curves("pair");
-  const slider = cf.el("input", { type: "range", min: 0, id: "round", input: () => { chosen.round = tables[chosen.first].rounds[slider.value]; draw(); } });
+  const slider = cf.el("input", { type: "range", min: 0, id: "round", input: () => { chosen.round = tables[chosen.first].rounds[slider.value]; change(); } });
   const shownRound = cf.el("output", { for: "round" });
   const mode = cf.el("div", { class: "switch", role: "group", "aria-label": "What is shown" });
   const worstTitle = cf.el("h3");
@@ -68,7 +68,7 @@ cf.forgetting = () => {
     const t = table(k), value = t[chosen.mode === "lost" ? "lost" : "now"](t.frame(chosen.round), t.place.get(`${client}/${key}`));
     return value == null ? "" : cf.number(100 * value, 1);
   })])];
-  const choose = (k, r, c) => { chosen.pair = [rows[r], columns[c]]; drawPair(); };
+  const choose = (k, r, c) => { chosen.pair = [rows[r], columns[c]]; drawPair(); save(); };
 
   const ranking = () => {
     const t = table(0), frame = t.frame(chosen.round);
@@ -103,7 +103,7 @@ cf.forgetting = () => {
     const worst = ranked.filter((entry, k) => ranked.findIndex((other) => other.pair[0] === entry.pair[0]) === k);
     const b = table(1), body = worst.slice(0, 10).map(({ pair, k, now, top, lost }) => {
       const other = b ? b.now(b.frame(chosen.round), b.place.get(`${pair[0]}/${pair[1]}`)) : null;
-      const button = cf.el("button", { type: "button", class: "link", click: () => { chosen.pair = pair; drawPair(); } }, `${clientName(pair[0])}, ${keyName(pair[1])}`);
+      const button = cf.el("button", { type: "button", class: "link", click: () => { chosen.pair = pair; drawPair(); save(); } }, `${clientName(pair[0])}, ${keyName(pair[1])}`);
       return [button, classesOf(table(0), k), String(table(0).tested[k] ?? "–"), `${cf.number(100 * top, 1)} %`, `${cf.number(100 * now, 1)} %`, cf.number(100 * lost, 1), ...(b ? [other == null ? "–" : `${cf.number(100 * other, 1)} %`] : [])];
     });
     list.replaceChildren(cf.table(["client, data set", "mostly", estimated() ? "test samples of its classes" : "test rows (n)", "best so far", "now", "lost, points", ...(b ? [`now, ${b.label}`] : [])], body, { label: worstWords(), class: "forgotten" }));
@@ -122,6 +122,14 @@ cf.forgetting = () => {
     panel.update({ groups, measures: [{ key: "pair", title: `Accuracy on ${clientName(client)}, ${keyName(key)}`, unit: "%", curves }] });
     panel.panel.charts.get("pair").node.querySelector("figcaption").replaceChildren(`Accuracy on ${clientName(client)}, ${keyName(key)} `, cf.el("span", { class: "soft" }, classesOf(table(0), table(0).place.get(`${client}/${key}`)) || "%"));
     if (!detail.firstChild) detail.append(cf.el("div", {}, panel.nodes[0], panel.nodes[2]));
+  };
+  const save = () => {
+    const last = table(0).rounds.at(-1);
+    cf.view.set("of", chosen.first === byLoss()[0] ? null : table(0).label);
+    cf.view.set("beside", chosen.second === usualSecond() ? null : table(1)?.label ?? "nothing");
+    cf.view.set("after", chosen.round === last ? null : chosen.round);
+    cf.view.set("show", chosen.mode === "lost" ? null : chosen.mode);
+    cf.view.set("cell", chosen.pair?.join("."));
   };
   const draw = () => {
     const t = table(0);
@@ -147,29 +155,41 @@ cf.forgetting = () => {
     drawList(ranked);
     drawPair();
   };
+  const change = () => { draw(); save(); };
   // Tables by what is lost in the end, most first: the first question is who forgets, the next what helps.
   const byLoss = () => tables.map((t, k) => {
     const values = t.pairs.map((_, n) => t.lost(t.rounds.length - 1, n)).filter((v) => v != null);
     return [k, values.reduce((a, b) => a + b, 0) / Math.max(1, values.length)];
   }).sort((a, b) => b[1] - a[1]).map(([k]) => k);
   const partners = () => tables.map((t, k) => [k, t]).filter(([k, t]) => k !== chosen.first && t.scenario === tables[chosen.first].scenario);
+  const usualSecond = () => {
+    const others = partners().filter(([, t]) => t.group !== tables[chosen.first].group).map(([k]) => k);
+    return byLoss().filter((k) => others.includes(k)).at(-1) ?? null;
+  };
   const arrange = () => {
-    if (!partners().some(([k]) => k === chosen.second)) {
-      const others = partners().filter(([, t]) => t.group !== tables[chosen.first].group).map(([k]) => k);
-      chosen.second = byLoss().filter((k) => others.includes(k)).at(-1) ?? null;
-    }
+    if (!chosen.alone && !partners().some(([k]) => k === chosen.second)) chosen.second = usualSecond();
     const rounds = tables[chosen.first].rounds;
     if (chosen.round == null || chosen.following || chosen.round > rounds[rounds.length - 1]) chosen.round = rounds[rounds.length - 1];
     slider.max = rounds.length - 1;
     slider.value = Math.max(0, tables[chosen.first].frame(chosen.round));
     mode.replaceChildren(...[["lost", "Lost since best"], ["now", "Accuracy"]].map(([key, text]) => cf.el("button", {
-      type: "button", "aria-pressed": String(chosen.mode === key), click: () => { chosen.mode = key; arrange(); draw(); mode.querySelector("[aria-pressed=true]").focus(); },
+      type: "button", "aria-pressed": String(chosen.mode === key), click: () => { chosen.mode = key; arrange(); change(); mode.querySelector("[aria-pressed=true]").focus(); },
     }, text)));
     controls.replaceChildren(
       cf.el("label", { class: "field wide" }, cf.el("span", {}, "After round"), slider, shownRound), mode,
-      cf.select("Run", tables.map((t, k) => [k, t.label]), chosen.first, (k) => { chosen.first = Number(k); arrange(); draw(); }),
-      cf.select("Beside", [["", "nothing"], ...partners().map(([k, t]) => [k, t.label])], chosen.second ?? "", (k) => { chosen.second = k === "" ? null : Number(k); draw(); }));
+      cf.select("Run", tables.map((t, k) => [k, t.label]), chosen.first, (k) => { chosen.first = Number(k); arrange(); change(); }),
+      cf.select("Beside", [["", "nothing"], ...partners().map(([k, t]) => [k, t.label])], chosen.second ?? "", (k) => { chosen.second = k === "" ? null : Number(k); change(); }));
     if (!maps.firstChild) maps.append(...figures);
+  };
+  // What the address says, when the page is opened.
+  const restore = (again, usual) => {
+    const get = cf.view.get, pair = get("cell")?.split(".").map(Number);
+    chosen.first = again(get("of")) ?? usual;
+    chosen.alone = get("beside") === "nothing";
+    chosen.second = again(get("beside"));
+    if (get("show") === "now") chosen.mode = "now";
+    if (get("after")) [chosen.round, chosen.following] = [Number(get("after")), false];
+    if (pair?.length === 2 && tables[chosen.first].place.has(pair.join("/"))) chosen.pair = pair;
   };
   return {
     node,
@@ -182,7 +202,8 @@ cf.forgetting = () => {
       if (!tables.length) return;
       const again = (label) => { const k = tables.findIndex((t) => t.label === label); return k < 0 ? null : k; };
       const usual = byLoss()[0];
-      [chosen.first, chosen.second] = before ? [again(before[0]) ?? usual, before[1] == null ? null : again(before[1])] : [usual, null];
+      if (before) [chosen.first, chosen.second] = [again(before[0]) ?? usual, before[1] == null ? null : again(before[1])];
+      else restore(again, usual);
       if (document.activeElement?.closest("select") && node.contains(document.activeElement)) { draw(); return; }
       arrange();
       draw();

@@ -1,4 +1,4 @@
-// A heatmap: rows x columns in colours or dots; hover or arrow keys read a cell.
+// A heatmap: rows x columns in colours; hover or arrow keys read a cell.
 "use strict";
 
 cf.ramp = (stops, share) => {
@@ -22,7 +22,7 @@ cf.Heatmap = class {
     cf.repaintOnResize(this.node, () => this.paint());
   }
 
-  // content: rows and columns (labels), value(row, column) -> null | 0..1, ramp, bands (rows a label is for), dots, categories (values are numbers of colours)
+  // content: rows and columns (labels), value(row, column) -> null | 0..1, ramp, joined (cells in a row touch), categories (values are numbers of colours)
   update(content) {
     Object.assign(this, content);
     this.canvas.setAttribute("aria-label", `${this.label}: ${this.rows.length} rows, ${this.columns.length} columns. Arrow keys read cells.`);
@@ -32,17 +32,35 @@ cf.Heatmap = class {
   paint() {
     const width = this.node.clientWidth;
     if (!width || !this.rows.length) return; // painted as soon as there is room
-    const context = this.canvas.getContext("2d"), bands = this.bands ?? 1, scale = devicePixelRatio || 1;
-    context.font = "12px system-ui, sans-serif";
-    const names = this.rows.filter((_, r) => r % bands === 0);
-    const margin = Math.min(width * 0.3, 12 + Math.max(20, ...names.map((name) => context.measureText(name).width)));
-    const cell = (width - margin - 1) / Math.max(1, this.columns.length), groups = this.rows.length / bands, space = bands > 1 ? 12 : 0;
-    const tall = bands > 1 ? Math.max(1.5, Math.min(8, 900 / this.rows.length)) : Math.max(5, Math.min(26, 340 / this.rows.length, cell * 1.4));
-    this.box = { margin, cell, tall, bands, space };
-    const height = Math.ceil(groups * (bands * tall + space)) + 24;
+    const context = this.canvas.getContext("2d"), scale = devicePixelRatio || 1;
+    const height = this.arrange(context, width);
     Object.assign(this.canvas, { width: Math.round(width * scale), height: Math.round(height * scale) });
     Object.assign(this.canvas.style, { width: `${width}px`, height: `${height}px` });
     context.setTransform(scale, 0, 0, scale, 0, 0);
+    this.draw(context, height, width);
+  }
+
+  // Sizes of all parts for a width; returns the height.
+  arrange(context, width) {
+    context.font = "12px system-ui, sans-serif";
+    const margin = Math.min(width * 0.3, 12 + Math.max(20, ...this.rows.map((name) => context.measureText(name).width)));
+    const cell = (width - margin - 1) / Math.max(1, this.columns.length);
+    const few = this.joined && this.rows.length <= 60; // each with its name
+    const tall = few ? Math.max(14, Math.min(26, 340 / this.rows.length)) : Math.max(5, Math.min(26, 340 / this.rows.length, cell * 1.4));
+    this.box = { margin, cell, tall };
+    return Math.ceil(this.rows.length * tall) + 30;
+  }
+
+  // The same as an SVG.
+  picture() {
+    const pen = new cf.SvgContext(), width = 720, height = this.arrange(pen, width);
+    this.draw(pen, height, width);
+    this.arrange(pen, this.node.clientWidth);
+    return pen.svg(width, height);
+  }
+
+  draw(context, height, width) {
+    const { cell, tall } = this.box;
     context.font = "12px system-ui, sans-serif"; // a new size resets everything
     this.drawCells(context);
     this.drawLabels(context, height, width);
@@ -55,59 +73,37 @@ cf.Heatmap = class {
   }
 
   corner(row, column) {
-    const { margin, cell, tall, bands, space } = this.box;
-    return [margin + column * cell, space / 2 + row * tall + Math.floor(row / bands) * space];
+    const { margin, cell, tall } = this.box;
+    return [margin + column * cell, 6 + row * tall]; // names of low rows are taller than these
   }
 
   drawCells(context) {
-    const { cell, tall, bands, margin } = this.box, stops = cf.stops(this.ramp ?? "more");
-    const gap = cell > 6 && tall > 6 ? 1 : 0, empty = cf.colour("--empty");
-    if (this.dots) {
-      context.fillStyle = empty;
-      for (let row = 0; row < this.rows.length; row += bands) context.fillRect(margin, this.corner(row, 0)[1] - 1, cell * this.columns.length, bands * tall + 2);
-    }
+    const { cell, tall } = this.box, stops = cf.stops(this.ramp ?? "more"), gap = cell > 6 && tall > 6 ? 1 : 0, empty = cf.colour("--empty");
     for (let row = 0; row < this.rows.length; row++) {
       for (let column = 0; column < this.columns.length; column++) {
         const value = this.value(row, column), [x, y] = this.corner(row, column);
-        if (this.dots) {
-          if (!value) continue;
-          context.fillStyle = cf.series(Math.floor(row / bands));
-          const radius = Math.min(cell * 0.46, tall * 1.15) * Math.sqrt(value);
-          context.globalAlpha = 0.85;
-          context.beginPath();
-          context.arc(x + cell / 2, y + tall / 2, Math.max(0.6, radius), 0, 7);
-          context.fill();
-          context.globalAlpha = 1;
-        } else {
-          context.fillStyle = value == null ? empty : this.categories ? cf.series(value) : cf.ramp(stops, value);
-          context.fillRect(x, y, cell - gap, tall - gap);
-        }
+        let wide = 1;
+        if (this.joined) while (column + wide < this.columns.length && this.value(row, column + wide) === value) wide++;
+        context.fillStyle = value == null ? empty : this.categories ? cf.series(value) : this.joined ? stops[2] : cf.ramp(stops, value);
+        context.fillRect(x, y, cell * wide - (this.joined ? 0 : gap), tall - (this.joined ? 1 : gap));
+        column += wide - 1;
       }
     }
   }
 
   drawLabels(context, height, width) {
-    const { cell, tall, bands, space, margin } = this.box;
+    const { tall, margin } = this.box, step = Math.ceil(14 / tall);
     context.fillStyle = cf.colour("--soft");
     context.textBaseline = "middle";
     context.textAlign = "right";
-    const step = Math.ceil(14 / (bands * tall + space));
-    for (let row = 0; row < this.rows.length; row += bands * step) context.fillText(cf.truncate(context, this.rows[row], margin - 10), margin - 8, this.corner(row, 0)[1] + bands * tall / 2);
-    context.textAlign = "center";
-    const wide = 10 + Math.max(...this.columns.map((name) => context.measureText(name).width), 1);
-    const skip = Math.max(1, Math.ceil(wide / cell));
-    for (let column = 0; column < this.columns.length; column += skip) {
-      const half = context.measureText(this.columns[column]).width / 2;
-      context.fillText(this.columns[column], Math.min(width - half - 1, margin + (column + 0.5) * cell), height - 10);
-    }
+    for (let row = 0; row < this.rows.length; row += step) context.fillText(cf.truncate(context, this.rows[row], margin - 10), margin - 8, this.corner(row, 0)[1] + tall / 2);
+    cf.drawColumns(context, this.columns, this.box, height - 10, width);
   }
 
   cellAt(event) {
-    const box = this.canvas.getBoundingClientRect(), { margin, cell, tall, bands, space } = this.box;
-    const column = Math.floor((event.clientX - box.left - margin) / cell), y = event.clientY - box.top - space / 2;
-    const group = Math.floor(y / (bands * tall + space)), inside = Math.floor((y - group * (bands * tall + space)) / tall);
-    const row = group * bands + inside;
-    return inside < bands && row >= 0 && row < this.rows.length && column >= 0 && column < this.columns.length ? [row, column] : null;
+    const box = this.canvas.getBoundingClientRect(), { margin, cell, tall } = this.box;
+    const column = Math.floor((event.clientX - box.left - margin) / cell), row = Math.floor((event.clientY - box.top - 6) / tall);
+    return row >= 0 && row < this.rows.length && column >= 0 && column < this.columns.length ? [row, column] : null;
   }
 
   hover(event) {
@@ -127,6 +123,16 @@ cf.Heatmap = class {
     cf.tooltip.show(lines.map((line, k) => cf.el(k ? "div" : "b", {}, line)), box.left + x, box.top + y);
     cf.announce(lines.join(", "));
     if (event.key === "Enter") this.pick?.(...this.at);
+  }
+};
+
+// Labels below the columns, as many as there is room for.
+cf.drawColumns = (context, names, { margin, cell }, level, width) => {
+  context.textAlign = "center";
+  const wide = 10 + Math.max(...names.map((name) => context.measureText(name).width), 1), skip = Math.max(1, Math.ceil(wide / cell));
+  for (let column = 0; column < names.length; column += skip) {
+    const half = context.measureText(names[column]).width / 2;
+    context.fillText(names[column], Math.min(width - half - 1, margin + (column + 0.5) * cell), level);
   }
 };
 

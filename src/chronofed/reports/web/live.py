@@ -95,8 +95,8 @@ class Handler(BaseHTTPRequestHandler):
         answers: dict[str, tuple[str, Callable[[], str]]] = {
             "/": ("html", lambda: asset("watch.html")),
             "/page.css": ("css", lambda: style() + asset("watch.css")),
-            "/page.js": ("js", lambda: script("watch.js")),
-            "/api/runs": ("json", self._runs),
+            "/page.js": ("js", lambda: script("runlist.js", "watch.js")),
+            "/api/runs": ("json", lambda: self._runs(address.query)),
             "/api/payload": ("json", lambda: self._payload(address.query)),
         }
         if address.path not in answers:
@@ -107,15 +107,12 @@ class Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
-    def _runs(self) -> str:
-        return json.dumps({"runs": self.server.index.rows()})
+    def _runs(self, query: str) -> str:
+        since = _fields(query, "since")
+        return json.dumps(self.server.index.changes(since[0] if since else ""))
 
     def _payload(self, query: str) -> str:
-        try:
-            names = parse_qs(query, max_num_fields=MAX_QUERY_FIELDS).get("run", [])
-        except ValueError as error:
-            raise BadRequestError(f"more than {MAX_QUERY_FIELDS} fields in the query") from error
-        return json.dumps(self.server.index.payload(names))
+        return json.dumps(self.server.index.payload(_fields(query, "run")))
 
     def _refuse(self, status: HTTPStatus, reason: str) -> None:
         self._answer(status, "json", json.dumps({"error": reason}).encode())
@@ -146,6 +143,14 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Log nothing."""
+
+
+def _fields(query: str, name: str) -> list[str]:
+    """Return the values of a field."""
+    try:
+        return parse_qs(query, max_num_fields=MAX_QUERY_FIELDS).get(name, [])
+    except ValueError as error:
+        raise BadRequestError(f"more than {MAX_QUERY_FIELDS} fields in the query") from error
 
 
 def _split(address: str) -> SplitResult:

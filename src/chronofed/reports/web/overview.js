@@ -17,7 +17,7 @@ cf.tiles = (about) => cf.el("div", { class: "tiles" }, about.tiles.map((tile) =>
 cf.Drawing = class {
   constructor(label, draw, table) {
     this.svg = cf.svg("svg", { role: "img", class: "drawing" });
-    this.node = cf.el("div", {}, this.svg, cf.asTable(table, label));
+    this.node = cf.el("div", {}, this.svg, cf.asTable(table, label, () => cf.drawingPicture(this.svg)));
     this.draw = draw;
     this.label = label;
     cf.repaintOnResize(this.node, () => this.paint());
@@ -46,7 +46,7 @@ cf.differences = () => {
   let about, groups, row = null;
   const items = () => { const all = about.differences.filter((d) => d.row === row), points = all.filter((d) => d.points); return (points.length ? points : all).slice(0, 8); };
   const ends = (d) => (d.ends ? `${cf.number(d.ends[0], 2)} to ${cf.number(d.ends[1], 2)}` : "no interval of one seed");
-  const table = () => [["", "difference", "95 % interval", "p", "seeds"], about.differences.filter((d) => d.row === row).map((d) => [d.heading, d.text, ends(d), d.p, d.seeds.map(([seed, value]) => `${seed}: ${cf.number(value, 2)}`).join("; ")])];
+  const table = () => [["number", "difference", "95 % interval", "p", "seeds"], about.differences.filter((d) => d.row === row).map((d) => [d.heading, d.text, ends(d), d.p, d.seeds.map(([seed, value]) => `${seed}: ${cf.number(value, 2)}`).join("; ")])];
   const draw = (width) => {
     const shown = items(), left = Math.min(170, width * 0.34), right = 74, line = 42, top = 10;
     const every = shown.flatMap((d) => [...(d.ends ?? []), ...d.seeds.map((s) => s[1]), d.mean, 0]);
@@ -55,7 +55,7 @@ cf.differences = () => {
     const low = Math.max(-near, Math.min(...every)), high = Math.min(near, Math.max(...every)), pad = 0.05 * (high - low || 1);
     const span = width - left - right, at = (v) => left + span * (Math.max(low - pad, Math.min(high + pad, v)) - low + pad) / (high - low + 2 * pad);
     const bottom = top + line * shown.length, parts = [];
-    for (const mark of cf.marks(low, high, Math.max(2, Math.floor(span / 60)))) parts.push(
+    for (const mark of cf.marks(low, high, Math.max(4, Math.floor(span / 45)))) parts.push(
       cf.svg("line", { x1: at(mark), x2: at(mark), y1: top, y2: bottom, class: mark === 0 ? "zero" : "grid" }),
       cf.text(at(mark), bottom + 16, `${mark > 0 ? "+" : ""}${cf.tick(mark)}`, { "text-anchor": "middle", class: "soft" }));
     shown.forEach((d, k) => {
@@ -98,10 +98,11 @@ cf.clients = () => {
     const low = Math.max(0, 10 * Math.floor(Math.min(...values) / 10)), at = (v) => left + (width - left - 20) * (v - low) / (100 - low || 1), bottom = line * shown.length + 8, parts = [];
     for (const mark of cf.marks(low, 100, Math.max(2, Math.floor((width - left) / 70)))) parts.push(cf.svg("line", { x1: at(mark), x2: at(mark), y1: 4, y2: bottom, class: "grid" }), cf.text(at(mark), bottom + 16, `${cf.tick(mark)} %`, { "text-anchor": "middle", class: "soft" }));
     shown.forEach((r, k) => {
-      const y = line * k + 32, near = at(r.worst[1]) < left + 110;
+      const y = line * k + 32, words = `worst: ${cf.short(r.worst[0], 26)}, ${r.worst[2]} %`, wide = 6.8 * words.length;
+      const middle = Math.max(wide / 2, Math.min(width - wide / 2, at(r.worst[1])));
       parts.push(cf.text(0, y + 4, cf.short(groups[r.group].name, Math.floor(left / 8)), { class: "name" }));
       parts.push(...r.values.map(([name, value]) => cf.svg("circle", { cx: at(value), cy: y, r: 5, fill: `var(--c${groups[r.group].style % 8})`, "fill-opacity": 0.55 }, cf.svg("title", {}, `${name}: ${cf.number(value)} %`))));
-      parts.push(cf.text(at(r.worst[1]) - (near ? 5 : 0), y - 12, `worst: ${cf.short(r.worst[0], 26)}, ${r.worst[2]} %`, { class: "soft", "text-anchor": near ? "start" : "middle" }));
+      parts.push(cf.text(middle, y - 12, words, { class: "soft", "text-anchor": "middle" }));
     });
     const words = shown.map((r) => `${groups[r.group].name}, worst ${r.worst[0]} at ${r.worst[2]} %`).join("; ");
     return { height: bottom + 24, parts, words };
@@ -124,7 +125,7 @@ cf.classMaps = () => {
   const describe = (k) => (r, c) => [`${about.classes.classes[r]}, ${about.calendar ? `${when(c)} (round ${about.classes.rounds[c]})` : `round ${when(c)}`}`, groups[maps[chosen[k]].group].name, value(k, r, c) == null ? "not known" : `recall ${cf.number(100 * value(k, r, c), 1)} %`];
   const heads = [0, 1].map(() => cf.el("figcaption")), heatmaps = [0, 1].map((k) => new cf.Heatmap({ label: "Recall by class over time", describe: describe(k) }));
   const asRows = (k) => () => [["class", ...about.classes.rounds.map((_, c) => when(c))], about.classes.classes.map((name, r) => [name, ...about.classes.rounds.map((_, c) => (value(k, r, c) == null ? "" : cf.number(100 * value(k, r, c), 1)))])];
-  const figures = [0, 1].map((k) => cf.el("figure", { class: "class-map" }, heads[k], heatmaps[k].node, cf.asTable(asRows(k), "Recall by class over time")));
+  const figures = [0, 1].map((k) => cf.el("figure", { class: "class-map" }, heads[k], heatmaps[k].node, cf.asTable(asRows(k), "Recall by class over time", () => heatmaps[k].picture())));
   const bar = cf.el("div", { class: "bar" }), scale = cf.scale("known", "0 %", "100 %");
   const show = () => figures.forEach((figure, k) => {
     figure.hidden = chosen[k] == null;

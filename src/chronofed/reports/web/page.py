@@ -20,11 +20,18 @@ from chronofed.reports.styles import COLOURS, DARK
 PARTS = (
     "uplot.js",
     "base.js",
+    "view.js",
+    "picture.js",
     "curves.js",
     "bigchart.js",
     "heatmap.js",
+    "areas.js",
     "forgetting.js",
     "overview.js",
+    "scenario.js",
+    "weights.js",
+    "costs.js",
+    "sweep.js",
     "sections.js",
 )
 PAGE = Template("""\
@@ -80,7 +87,8 @@ def render(groups: Sequence[Group], title: str) -> str:
         provenance=escape(about["provenance"]),
         headline=escape(about["verdict"]["headline"]),
         verdict=_verdict(about["verdict"]),
-        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src '{_digest(code)}'",
+        policy="default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+        f"script-src '{_digest(code)}'",
         style=style(),
         table=_table(groups),
         content=embedded(content),
@@ -101,9 +109,9 @@ def embedded(content: object) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def script(last: str) -> str:
+def script(*last: str) -> str:
     """Join all code of a page; the file that starts it comes last."""
-    return "\n".join(asset(name) for name in (*PARTS, last))
+    return "\n".join(asset(name) for name in (*PARTS, *last))
 
 
 def style() -> str:

@@ -6,5 +6,6 @@ addEventListener("DOMContentLoaded", () => {
   document.querySelector("header .tools").append(cf.themeButton());
   document.querySelector("header").append(sections.links());
   sections.update(content);
+  cf.view.arrive();
   document.body.dataset.ready = "true";
 });

@@ -6,7 +6,8 @@ cf.badge = (state) => cf.el("span", { class: `badge ${state}` }, state);
 
 cf.summary = () => {
   const holder = cf.el("div");
-  let order = null;
+  const kept = /^(.+) ([+-])$/.exec(cf.view.get("sort") ?? "");
+  let order = kept ? { key: kept[1], sign: kept[2] === "+" ? 1 : -1 } : null;
   const draw = (content) => {
     const columns = content.columns.filter((c) => content.groups.some((g) => g.cells[c.key]));
     const numbered = content.groups.map((group, k) => [group, k]);
@@ -15,6 +16,7 @@ cf.summary = () => {
       type: "button", class: "sorter", click: () => {
         const first = c.better === "higher" ? -1 : 1;
         order = order?.key === c.key ? (order.sign === first ? { key: c.key, sign: -first } : null) : { key: c.key, sign: first };
+        cf.view.set("sort", order && `${order.key} ${order.sign > 0 ? "+" : "-"}`);
         draw(content);
         holder.querySelectorAll("button.sorter")[columns.indexOf(c)].focus();
       },
@@ -46,120 +48,6 @@ cf.unfinished = (group) => [...new Set(group.runs.map((run) => run.state))].filt
 cf.failure = (group) => {
   const reasons = [...new Set(group.runs.map((run) => run.failure).filter(Boolean))];
   return reasons.length ? cf.el("div", { class: "failure" }, reasons.join("; ")) : null;
-};
-
-cf.weights = () => {
-  const node = cf.el("div"), bar = cf.el("div", { class: "bar" });
-  let runs = [], chosen = 0;
-  const top = (run) => Math.max(...run.present, ...run.past.flat(), 1e-9);
-  const value = (run, r, c) => (r ? run.past[c][r - 1] ?? null : run.present[c]);
-  const depth = (run) => 1 + Math.max(...run.past.map((p) => p.length));
-  const name = (r) => (r ? `${r} before` : "present");
-  const heatmap = new cf.Heatmap({
-    label: "Round weights",
-    describe: (r, c) => [`round ${runs[chosen].rounds[c]}, ${r ? `${r} data set${r > 1 ? "s" : ""} before the present` : "the present"}`, `weight ${cf.number(value(runs[chosen], r, c))}`],
-  });
-  const scale = cf.el("div"), table = cf.asTable(() => {
-    const run = runs[chosen];
-    return [["round", "present", "past together", "newest past"], run.rounds.map((round, c) => [String(round), cf.number(run.present[c]), cf.number(run.past[c].reduce((a, b) => a + b, 0) + run.older[c]), cf.number(run.past[c][0])])];
-  }, "Round weights");
-  node.append(bar, cf.el("figure", {}, heatmap.node, scale, table));
-  const draw = () => {
-    const run = runs[chosen], most = top(run);
-    heatmap.update({
-      rows: Array.from({ length: depth(run) }, (_, r) => name(r)), columns: run.rounds.map(String), ramp: "more",
-      value: (r, c) => { const v = value(run, r, c); return v == null ? null : v / most; },
-    });
-    scale.replaceChildren(cf.scale("more", "0", cf.number(most)));
-    table.refill();
-  };
-  return {
-    node,
-    update(content) {
-      runs = content.weights;
-      if (!runs.length) return;
-      chosen = Math.min(chosen, runs.length - 1);
-      bar.replaceChildren(cf.select("Run", runs.map((run, k) => [k, run.label]), chosen, (k) => { chosen = Number(k); draw(); }));
-      draw();
-    },
-  };
-};
-
-cf.clusters = () => {
-  const node = cf.el("div"), bar = cf.el("div", { class: "bar" }), note = cf.el("p", { class: "soft" });
-  let runs = [], chosen = 0;
-  const run = () => runs[chosen], shown = () => Math.max(...run().of.map((models) => models.length));
-  const clientName = (r) => run().names[r] ?? `client ${r}`;
-  const value = (r, c) => { const model = run().of[c][r] ?? -1; return model < 0 ? null : model; };
-  const modelName = (r, c) => (value(r, c) == null ? "none" : `model ${value(r, c)}`);
-  const heatmap = new cf.Heatmap({
-    label: "Models that clients follow",
-    describe: (r, c) => [`${clientName(r)}, round ${run().rounds[c]}`, modelName(r, c), `${run().models[c]} models in use`],
-  });
-  const table = cf.asTable(() => [["client", ...run().rounds.map((round) => `round ${round}`)], Array.from({ length: shown() }, (_, r) => [clientName(r), ...run().rounds.map((_, c) => modelName(r, c))])], "Models that clients follow");
-  node.append(bar, cf.el("figure", {}, heatmap.node, table), note);
-  const draw = () => {
-    heatmap.update({ rows: Array.from({ length: shown() }, (_, r) => clientName(r)), columns: run().rounds.map(String), categories: true, value });
-    const hidden = run().clients - shown();
-    note.textContent = `A row is a client, a column an evaluation, a colour a model; colours repeat after eight models.${hidden > 0 ? ` ${hidden} further clients are not shown.` : ""}`;
-    table.refill();
-  };
-  return {
-    node,
-    update(content) {
-      runs = content.clusters;
-      if (!runs.length) return;
-      chosen = Math.min(chosen, runs.length - 1);
-      bar.replaceChildren(cf.select("Run", runs.map((one, k) => [k, one.label]), chosen, (k) => { chosen = Number(k); draw(); }));
-      draw();
-    },
-  };
-};
-
-cf.scenario = () => {
-  const node = cf.el("div"), bar = cf.el("div", { class: "bar" });
-  let all = [], inAll = 0, chosen = 0, counts = [], most = 1;
-  const about = () => all[chosen];
-  const clientName = (client) => about().client_names?.[client] ?? `${about().returning ? "client" : "new client"} ${client}`;
-  const heatmap = new cf.Heatmap({
-    label: "Clients, rounds and classes",
-    describe: (r, c) => {
-      const kinds = about().classes.length, client = Math.floor(r / kinds), held = about().held[client][c];
-      const lines = [`${clientName(client)}, round ${about().shown[c]}`];
-      if (held && about().remote) return [...lines, "asked; its data stay with it"];
-      return held ? [...lines, ...held[1].slice(0, 6).map(([k, n]) => `${about().classes[k]}: ${n}`)] : [...lines, "not there"];
-    },
-  });
-  const table = cf.asTable(() => [["client", ...about().shown.map((round) => `round ${round}`)], about().held.map((cells, client) => [clientName(client), ...cells.map((held) => (held && about().remote ? "asked" : held ? held[1].slice(0, 3).map(([k, n]) => `${about().classes[k]} ${n}`).join(", ") : "–"))])], "Clients, rounds and classes");
-  const note = cf.el("p", { class: "soft" });
-  node.append(bar, cf.el("figure", {}, heatmap.node, table), note);
-  const draw = () => {
-    const kinds = about().classes.length;
-    counts = about().held.flatMap((cells) => {
-      const band = Array.from({ length: kinds }, () => new Array(cells.length).fill(0));
-      cells.forEach((held, c) => held?.[1].forEach(([k, n]) => { band[k][c] = n; }));
-      return band;
-    });
-    most = Math.max(1, ...counts.flat());
-    heatmap.update({
-      rows: counts.map((_, r) => clientName(Math.floor(r / kinds))), columns: about().shown.map(String), bands: kinds, dots: true,
-      value: (r, c) => counts[r][c] / most,
-    });
-    const hiddenClients = about().clients - about().held.length;
-    const dots = about().remote ? "clients are elsewhere, and what they hold is not known here." : `the area of a dot is the number of samples, at most ${most}.`;
-    note.textContent = `A band is a client, a line in it one of ${kinds} classes (${about().classes.slice(0, 12).join(", ")}${kinds > 12 ? ", …" : ""}, from the top), a column a round; ${dots}${hiddenClients > 0 ? ` ${hiddenClients} further clients are not shown.` : ""}${inAll > all.length ? ` There was no room for ${inAll - all.length} further scenarios.` : ""}`;
-    table.refill();
-  };
-  return {
-    node,
-    update(content) {
-      [all, inAll] = [content.scenarios, content.scenarios_in_all];
-      if (!all.length) return;
-      chosen = Math.min(chosen, all.length - 1);
-      bar.replaceChildren(...(all.length > 1 ? [cf.select("Scenario of", all.map((s, k) => [k, s.labels.slice(0, 3).join("; ") + (s.labels.length > 3 ? "; …" : "")]), chosen, (k) => { chosen = Number(k); draw(); })] : []));
-      draw();
-    },
-  };
 };
 
 cf.settings = () => {
@@ -196,6 +84,15 @@ cf.addSection({
   id: "overview", title: "What was found", make: cf.overview, has: (content) => content.groups.length, absent: "No run yet.",
 });
 cf.addSection({
+  id: "forgetting", title: "Who forgets what, when", make: cf.forgetting, has: (content) => content.periods.length,
+  about: "The accuracy of the global model by client and data set. Choose a cell to see it over time.",
+  absent: (content) => (content.scenarios.length && content.scenarios.every((about) => !about.returning) ? "Clients do not come back here, so that nobody can be asked again about earlier data." : content.measures.length ? "These runs did not follow single data sets (evaluate.periods), or version 0.1 recorded them." : "No evaluation has been recorded yet."),
+});
+cf.addSection({
+  id: "sweep", title: "Settings and scores", make: cf.sweep, has: (content) => cf.swept(content).length && content.groups.filter((g) => Object.keys(g.cells).length).length > 2,
+  about: "A dot is an experiment, its mean over seeds.", absent: null,
+});
+cf.addSection({
   id: "summary", title: "All results", make: cf.summary, has: (content) => content.groups.length, absent: "No run yet.",
   about: "mean of best 5: over the five best evaluations of a run (the paper's figure, chosen on the test set; it can lie below the last); last: after the last round; anytime: mean over all evaluations. ±: one deviation over seeds; a single run has none.",
 });
@@ -205,23 +102,22 @@ cf.addSection({
   make: () => { const curves = cf.curves(); return { node: cf.el("div", {}, curves.nodes), update: (content) => curves.update({ ...content, calendar: content.overview.calendar }) }; },
 });
 cf.addSection({
-  id: "forgetting", title: "Who forgets what, when", make: cf.forgetting, has: (content) => content.periods.length,
-  about: "The accuracy of the global model by client and data set. Choose a cell to see it over time.",
-  absent: (content) => (content.measures.length ? "These runs did not follow single data sets (evaluate.periods), or version 0.1 recorded them." : "No evaluation has been recorded yet."),
+  id: "scenario", title: "Who took part, with what", make: cf.scenario, has: (content) => content.scenarios.length,
+  absent: "These runs have no scenario.json; draw the scenario from the data with: chronofed scenario RUN/spec.toml --plot FILE",
 });
 cf.addSection({
   id: "weights", title: "Round weights", make: cf.weights, has: (content) => content.weights.length,
-  about: "The weight of the present and of each remembered data set, newest first; mean over clients.",
+  about: "The weight of the present and of each remembered data set, the present at the bottom, then the newest; mean over clients.",
   absent: (content) => (content.groups.some((group) => group.remembers) ? "No round weights were recorded yet: these runs have a memory, but no evaluation." : "Nothing is remembered in these runs: the present has all the weight."),
+});
+cf.addSection({
+  id: "times", title: "Where the time goes", make: cf.phases, has: (content) => content.times.rows.length,
+  about: "Wall-clock seconds of a run by phase, mean over seeds.", absent: "No times were recorded.",
 });
 cf.addSection({
   id: "clusters", title: "Who followed which model, when", make: cf.clusters, has: (content) => content.clusters.length,
   about: "The model of each client. A number is never used twice; models that were merged go on under the oldest number.",
-  absent: "These runs have one global model.",
-});
-cf.addSection({
-  id: "scenario", title: "Scenario", make: cf.scenario, has: (content) => content.scenarios.length,
-  absent: "These runs have no scenario.json; draw the scenario from the data with: chronofed scenario RUN/spec.toml --plot FILE",
+  absent: null,
 });
 cf.addSection({ id: "settings", title: "Settings that differ", make: cf.settings, has: () => true, absent: "" });
 cf.addSection({ id: "environment", title: "Environment", make: cf.environment, has: (content) => content.environments.length, absent: "No environment was recorded." });
@@ -240,6 +136,7 @@ cf.sections = (root) => {
       for (const { id, node, missing, part, has, absent } of sections) {
         const show = Boolean(has(content));
         missing.hidden = show;
+        node.hidden = !show && absent === null;
         missing.textContent = show ? "" : typeof absent === "function" ? absent(content) : absent;
         document.querySelector(`nav a[href="#${id}"]`)?.toggleAttribute("hidden", !show);
         part.node.hidden = !show;
