@@ -82,7 +82,8 @@ def bad_values(hint: Any) -> tuple[str, ...]:
 def _outside(option: Any) -> set[str]:
     """Return numbers below and above the bounds of a field."""
     found = set()
-    for meta in typing.get_args(option)[1:]:
+    bounds = (meta for meta in typing.get_args(option) if isinstance(meta, msgspec.Meta))
+    for meta in bounds:
         low = meta.ge if meta.ge is not None else meta.gt
         high = meta.le if meta.le is not None else meta.lt
         found |= {repr(low - 1) if abs(low) < 2 else repr(2 * low)} if low is not None else set()

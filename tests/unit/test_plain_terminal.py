@@ -42,7 +42,10 @@ def test_it_fits_and_ends_with_the_verdict(compare, runs, width):
     assert all(len(line) <= width for line in shown.splitlines())
     words = " ".join(shown.split())
     found = verdict(groups(read_runs([runs])))
-    assert re.match(r"Core is [\d.]+ points better than FedAvg over time", found.headline)
+    assert re.match(
+        r"Core forgets [\d.]+ points less than FedAvg and is [\d.]+ points better over time",
+        found.headline,
+    )
     assert words.endswith(" ".join([f"{found.headline}.", *found.lines[1:]]))
     for heading in ("test loss", "traffic", "seconds", "anytime"):
         assert heading in words
