@@ -20,7 +20,13 @@ from chronofed.engines.ray.placement import Placement
 from chronofed.engines.ray.queues import PartQueues, Queues, home
 from chronofed.engines.ray.states import Change, own
 from chronofed.engines.ray.worker import KeptStates
-from chronofed.engines.shared_memory import LEAST_PAGES_BYTES, Parcel, dumps, fresh_block
+from chronofed.engines.shared_memory import (
+    LEAST_PAGES_BYTES,
+    BlockPool,
+    Parcel,
+    dumps,
+    fresh_block,
+)
 from chronofed.methods.memories import MemoryItem
 from chronofed.runs.spec import on_engine
 from tests.helpers.fake_ray import FakeRay
@@ -195,22 +201,47 @@ def test_a_block_is_aligned_and_empty(size):
     block[:] = 1
 
 
+def test_a_block_is_lent_again_when_nobody_has_a_part_of_it():
+    pool, size = BlockPool(2**30), 2 * LEAST_PAGES_BYTES
+    block = pool.take(size)
+    assert block.ctypes.data % 64 == 0
+    assert block.shape == (size,)
+    place, part = block.ctypes.data, torch.from_numpy(block[size // 2 :][::2].view(np.int8))
+    part.fill_(7)
+    del block
+    other = pool.take(size)
+    assert other.ctypes.data != place
+    other[:] = 1
+    assert part.eq(7).all()
+    del part
+    # A little larger fits, too; far smaller would waste it.
+    assert pool.take(LEAST_PAGES_BYTES - 1).ctypes.data != place
+    assert pool.take(LEAST_PAGES_BYTES // 2 * 3).ctypes.data == place
+
+
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
 def test_large_blocks_go_back_to_the_system_although_small_ones_stay():
     """Uploads that come and go between states that stay must not make the heap grow."""
-    page, small = os.sysconf("SC_PAGE_SIZE"), []
-    parcel = Parcel.of({"upload": torch.ones(2**22)}, "test")
+    page, small, size = os.sysconf("SC_PAGE_SIZE"), [], 2**24
+    pool = BlockPool(2 * size)
 
     def resident():
         return int(Path("/proc/self/statm").read_text().split()[1]) * page
 
+    def filled():
+        block = pool.take(size)
+        block[:] = 1
+        return block
+
     before = resident()
     for _ in range(8):
-        uploads = [parcel.load() for _ in range(4)]
+        uploads = [filled() for _ in range(4)]
         small.append(torch.ones(1000))
-    assert resident() - before > 3 * parcel.nbytes
+    assert resident() - before > 3 * size
     del uploads
-    assert resident() - before < parcel.nbytes
+    last = pool.take(size)
+    assert resident() - before < 2 * size
+    last[:] = 0
 
 
 def test_what_the_script_defines_is_refused(monkeypatch, engine_on, task):

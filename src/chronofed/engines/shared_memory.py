@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from mmap import mmap
 from multiprocessing.reduction import ForkingPickler
+from threading import Lock
 from types import FunctionType
 from typing import Any
+from weakref import ReferenceType, ref
 
 import numpy as np
 import torch
@@ -30,6 +32,8 @@ from chronofed.core.errors import ChronofedError, IncompatibleError
 ALIGNMENT_BYTES = 64
 LEAST_PAGES_BYTES = 2**18
 """Size from which a block has pages of its own."""
+IDLE_BYTES = 2**28
+"""Memory that blocks for parcels may take while they are not used."""
 # The first pickle protocol that can keep the bytes of arrays out of band.
 PROTOCOL = 5
 
@@ -126,7 +130,7 @@ class Parcel:
             IncompatibleError: If it has parts that a worker on another machine cannot import.
         """
         pickled, arrays, slices, size = _out_of_band(content, label, abroad=True)
-        block = fresh_block(size)
+        block = _POOL.take(size)
         for part, array in zip(slices, arrays, strict=True):
             block[part] = array
         return cls(pickled, block, slices)
@@ -138,7 +142,7 @@ class Parcel:
 
     def load(self) -> Any:
         """Return the object, with arrays of its own."""
-        memory = fresh_block(len(self.block))
+        memory = _POOL.take(len(self.block))
         memory[:] = self.block
         return loads(self.pickled, [memory[part] for part in self.slices])
 
@@ -171,6 +175,44 @@ def fresh_block(size: int) -> NDArray[np.uint8]:
     if size < LEAST_PAGES_BYTES:
         return torch.zeros(size, dtype=torch.uint8).numpy()
     return np.frombuffer(mmap(-1, size), dtype=np.uint8)
+
+
+class BlockPool:
+    """Blocks with pages of their own, lent again when nobody has a part of them: new pages are slow.
+
+    Args:
+        idle_bytes: Memory that blocks may take while nobody uses them.
+    """
+
+    def __init__(self, idle_bytes: int) -> None:
+        self._idle_bytes, self._lock = idle_bytes, Lock()
+        self._idle: list[mmap] = []
+        self._lent: list[tuple[mmap, ReferenceType[NDArray[np.uint8]]]] = []
+
+    def take(self, size: int) -> NDArray[np.uint8]:
+        """Return an aligned block; what is in it is left from its last use."""
+        if size < LEAST_PAGES_BYTES:
+            return torch.zeros(size, dtype=torch.uint8).numpy()
+        with self._lock:
+            self._take_back()
+            # Sizes differ little from round to round; a block that is far too large is for something else.
+            fits = (k for k, each in enumerate(self._idle) if size <= len(each) <= 2 * size)
+            found = next(fits, None)
+            memory = mmap(-1, size + size // 4) if found is None else self._idle.pop(found)
+            block = np.frombuffer(memory, dtype=np.uint8, count=size)
+            self._lent.append((memory, ref(block)))
+            return block
+
+    def _take_back(self) -> None:
+        """Note which blocks nobody uses any more; the system gets the largest of them, if they are too many."""
+        idle = [*self._idle, *(each for each, user in self._lent if user() is None)]
+        self._lent = [(each, user) for each, user in self._lent if user() is not None]
+        self._idle = sorted(idle, key=len)
+        while sum(map(len, self._idle)) > self._idle_bytes:
+            self._idle.pop()
+
+
+_POOL = BlockPool(IDLE_BYTES)
 
 
 def _aligned(size: int) -> int:
