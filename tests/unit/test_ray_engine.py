@@ -2,6 +2,7 @@
 
 import os
 import sys
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -71,11 +72,12 @@ def item(round_):
 
 def test_batches_become_small_and_idle_workers_help():
     queues = Queues(orders(*range(20)), 2, sticky=False)
-    assert numbers(queues.take(0)) == [0, 2]
-    taken = numbers(queues.take(0))
+    batches = [numbers(queues.take(0))]
+    assert batches == [[0, 2, 4, 6, 8]]
     while len(queues):
-        taken += numbers(queues.take(0))
-    assert sorted([0, 2, *taken]) == list(range(20))
+        batches.append(numbers(queues.take(0)))
+    assert list(map(len, batches)) == [5, 2, 1, 1, 1, 5, 2, 1, 1, 1]
+    assert sorted(chain(*batches)) == list(range(20))
     assert queues.take(1) == []
 
 
@@ -93,10 +95,10 @@ def test_clients_of_a_dead_worker_come_back_one_by_one():
     queues.put_back(orders(8, 9), apart=True)
     queues.put_back(orders(1, 11), apart=False)
     assert len(queues) == 12
-    assert [numbers(queues.take(0)) for _ in range(4)] == [[8], [9], [1, 11], [0, 1]]
+    assert [numbers(queues.take(0)) for _ in range(4)] == [[8], [9], [1, 11], [0, 1, 2, 3]]
     queues.put_back(orders(1, 11), apart=False)
-    queues.drop_above(4)
-    assert numbers(queues.take(0) + queues.take(0) + queues.take(0)) == [1, 2, 3]
+    queues.drop_above(6)
+    assert numbers(queues.take(0) + queues.take(0) + queues.take(0)) == [1, 4, 5]
     assert not len(queues)
 
 

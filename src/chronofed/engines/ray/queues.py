@@ -7,8 +7,8 @@ from chronofed.clients.messages import Order
 
 MOST = 64
 """Most clients of a batch."""
-SHARE = 4
-"""A batch is this part of what a worker has left, so that batches become small towards the end."""
+SHARE = 2
+"""A batch is one of so many parts of what a worker has left, so that batches become small towards the end."""
 
 
 def home(number: int, workers: int) -> int:
