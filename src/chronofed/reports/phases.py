@@ -1,12 +1,16 @@
 """Wall-clock time by phase, as plain data."""
 
+import logging
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
+from chronofed.core.errors import RunError
 from chronofed.reports.curve_tables import short
 from chronofed.reports.groups import Group
+from chronofed.reports.runs import RunView
 
+logger = logging.getLogger(__name__)
 PHASES = ("train", "memory", "head", "data", "aggregate", "probe", "evaluate", "write")
 """Phases in the order in which they are drawn; the rest of a run is ``other``."""
 
@@ -28,8 +32,17 @@ def phase_table(groups: Sequence[Group]) -> dict[str, Any]:
 
 def _seconds(group: Group) -> dict[str, float]:
     """Average over runs; clients that train beside each other may spend more than the run took."""
-    runs = [run.directory.seconds() for run in group.runs]
+    runs = [spent for run in group.runs if (spent := _seconds_of(run)) is not None]
     names = {name for run in runs for name in run} - {"total"}
     found = {name: fmean(run.get(name, 0.0) for run in runs) for name in names}
     total = fmean(run.get("total", 0.0) for run in runs) if runs else 0.0
     return found | {"other": max(0.0, total - sum(found.values()))}
+
+
+def _seconds_of(run: RunView) -> dict[str, float] | None:
+    """Return a run's seconds; ``None`` if their file is damaged, because no result depends on it."""
+    try:
+        return run.directory.seconds()
+    except RunError as error:
+        logger.warning("no time by phase of %s: %s", run.directory.path, error)
+        return None
