@@ -1,7 +1,6 @@
 """200 rounds of SCAFFOLD over TLS with clients whose labels change: nobody honest is refused, the same bits."""
 
 import json
-import os
 import shutil
 import sys
 
@@ -16,6 +15,7 @@ from chronofed.runs import RunDirectory
 from tests.helpers.drifting import Drifting
 from tests.helpers.trial import (
     NEEDS_FLOWER,
+    NEEDS_NGINX,
     differences,
     kinds,
     rounds_done,
@@ -24,10 +24,6 @@ from tests.helpers.trial import (
     wait,
 )
 
-NEEDS_NGINX = pytest.mark.skipif(
-    shutil.which("nginx", path=f"{os.environ.get('PATH')}:/usr/sbin") is None,
-    reason="nginx is missing: apt install nginx-light",
-)
 pytestmark = [NEEDS_FLOWER, NEEDS_NGINX]
 
 ROUNDS = 200

@@ -1,6 +1,5 @@
 """A federation over TLS in which a node with a key attacks in every round, each time in another way."""
 
-import os
 import re
 import shutil
 import sys
@@ -21,12 +20,8 @@ from chronofed.flower.processes import Processes, environment, free_port
 from chronofed.runs import RunDirectory
 from chronofed.runs.built import build
 from chronofed.runs.checkpoint import encode, files, load
-from tests.helpers.trial import NEEDS_FLOWER, events, rounds_done, small, wait
+from tests.helpers.trial import NEEDS_FLOWER, NEEDS_NGINX, events, rounds_done, small, wait
 
-NEEDS_NGINX = pytest.mark.skipif(
-    shutil.which("nginx", path=f"{os.environ.get('PATH')}:/usr/sbin") is None,
-    reason="nginx is missing: apt install nginx-light",
-)
 pytestmark = [NEEDS_FLOWER, NEEDS_NGINX]
 
 NAMES = "abcd"

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import os
 import shutil
 import socket
 import ssl
@@ -21,12 +20,8 @@ from chronofed.flower.hub_service import HubService, prepare_app
 from chronofed.flower.hub_status import read_status
 from chronofed.flower.keys import key_header, make_keys
 from chronofed.flower.processes import Processes, environment, free_port
-from tests.helpers.trial import NEEDS_FLOWER, events, rounds_done, running, wait
+from tests.helpers.trial import NEEDS_FLOWER, NEEDS_NGINX, events, rounds_done, running, wait
 
-NEEDS_NGINX = pytest.mark.skipif(
-    shutil.which("nginx", path=f"{os.environ.get('PATH')}:/usr/sbin") is None,
-    reason="nginx is missing: apt install nginx-light",
-)
 pytestmark = [NEEDS_FLOWER, NEEDS_NGINX]
 
 SPEC = """

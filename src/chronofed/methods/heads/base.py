@@ -68,7 +68,7 @@ class Head(Kind):
         by_client: Keep the sums of every client on the server, so that a client can be forgotten exactly.
         samples: Most samples of a client's data set that are added up in a round, drawn anew; the sums are
             scaled, so that they stand for all. ``auto``: one for every eight that local training passes over,
-            so that a round takes less than a tenth longer; all, if ``decay`` is 1 or with ``by_client``.
+            which saves most of the time that a head takes; all, if ``decay`` is 1 or with ``by_client``.
         bound: Largest l2 norm of a client's sums, which ``clipped`` and ``private`` need.
         layer: Name of the last layer, such as ``fc``; by default the last one whose weights are a matrix.
     """

@@ -34,10 +34,8 @@ cf.Areas = class {
   paint() {
     const width = this.node.clientWidth;
     if (!width || !this.panels.length) return; // painted as soon as there is room
-    const context = this.canvas.getContext("2d"), scale = devicePixelRatio || 1, height = this.arrange(context, width);
-    Object.assign(this.canvas, { width: Math.round(width * scale), height: Math.round(height * scale) });
-    Object.assign(this.canvas.style, { width: `${width}px`, height: `${height}px` });
-    context.setTransform(scale, 0, 0, scale, 0, 0);
+    const context = this.canvas.getContext("2d"), height = this.arrange(context, width);
+    cf.resize(context, width, height);
     this.draw(context, height, width);
   }
 

@@ -91,6 +91,13 @@ cf.repaintOnResize = (node, paint) => {
   cf.painters.add(node.painter);
   cf.sizes.observe(node);
 };
+// Sets the size of a canvas, which empties it; from then on a unit is a CSS pixel.
+cf.resize = (context, width, height) => {
+  const scale = devicePixelRatio || 1;
+  Object.assign(context.canvas, { width: Math.round(width * scale), height: Math.round(height * scale) });
+  Object.assign(context.canvas.style, { width: `${width}px`, height: `${height}px` });
+  context.setTransform(scale, 0, 0, scale, 0, 0);
+};
 cf.theme = (choice) => {
   if (choice === "auto") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = choice;

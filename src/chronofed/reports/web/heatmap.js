@@ -32,11 +32,9 @@ cf.Heatmap = class {
   paint() {
     const width = this.node.clientWidth;
     if (!width || !this.rows.length) return; // painted as soon as there is room
-    const context = this.canvas.getContext("2d"), scale = devicePixelRatio || 1;
+    const context = this.canvas.getContext("2d");
     const height = this.arrange(context, width);
-    Object.assign(this.canvas, { width: Math.round(width * scale), height: Math.round(height * scale) });
-    Object.assign(this.canvas.style, { width: `${width}px`, height: `${height}px` });
-    context.setTransform(scale, 0, 0, scale, 0, 0);
+    cf.resize(context, width, height);
     this.draw(context, height, width);
   }
 
