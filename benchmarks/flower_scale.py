@@ -25,14 +25,16 @@ from chronofed.training.evaluate import Evaluate
 
 COMMAND = (sys.executable, "-c", "from chronofed.cli.main import main; raise SystemExit(main())")
 KINDS = {
-    "flower-supernode": "SuperNodes",
-    "flower-superexec": "SuperExecs",
-    "flower.worker": "worker",
-    "flower.prefork": "prefork server and apps",
+    "flwr-clientapp": "apps",
+    "flower-supernod": "SuperNodes",
+    "flower-superexe": "SuperExecs",
     "flwr-serverapp": "server app",
+    "flower.worker": "worker",
+    "flower.prefork": "prefork server",
     "flower-superlink": "SuperLink",
     "nginx": "proxy",
 }
+OF_A_NODE = ("SuperNodes", "SuperExecs")
 
 
 def experiment(nodes: int, rounds: int) -> Experiment:
@@ -53,15 +55,20 @@ def memory(folder: Path) -> dict[str, tuple[int, float]]:
     found: dict[str, tuple[int, float]] = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            line = (path / "cmdline").read_bytes().decode(errors="replace")
-            about = line.encode() + (path / "environ").read_bytes()
-            if str(folder).encode() not in about:
+            line = (path / "cmdline").read_text(errors="replace")
+            about = line + (path / "environ").read_text(errors="replace")
+            if str(folder) not in about:
                 continue
+            # A fork has given itself the name of its program, of at most 15 characters.
+            line = (path / "comm").read_text().strip() + "\0" + line
             text = (path / "smaps_rollup").read_text()
         except OSError:
             continue
-        kind = next((name for word, name in KINDS.items() if word in line), None)
+        kind = next((name for word, name in KINDS.items() if line.startswith(word)), None)
+        kind = kind or next((name for word, name in KINDS.items() if word in line), None)
         if kind is not None:
+            own = f"{folder}/hub/home" in about
+            kind = f"hub: {kind}" if own and kind in (*OF_A_NODE, "prefork server") else kind
             kb = int(text.split("\nPss:")[1].split()[0])
             count, mb = found.get(kind, (0, 0.0))
             found[kind] = count + 1, mb + kb / 1024
@@ -107,8 +114,7 @@ def measure(processes: Processes, hub: Hub, nodes: list[str], rounds: int) -> di
         time.sleep(1.0)
     lines = (hub.run / "answers.jsonl").read_text().splitlines()
     seconds = [json.loads(line)["seconds"] for line in lines]
-    # The hub has a SuperExec, too.
-    own = sum(most[kind][1] / most[kind][0] for kind in ("SuperNodes", "SuperExecs"))
+    own = sum(most[kind][1] for kind in OF_A_NODE) / len(nodes)
     return {
         "nodes": len(nodes),
         "rounds": rounds,
@@ -117,6 +123,7 @@ def measure(processes: Processes, hub: Hub, nodes: list[str], rounds: int) -> di
         "seconds a round": seconds,
         "median of later rounds": round(median(seconds[1:]), 1),
         "MB a node": round(own, 1),
+        "MB in all": round(sum(mb for _, mb in most.values())),
         "MB": {kind: [count, round(mb)] for kind, (count, mb) in sorted(most.items())},
         "load before and after": [round(before[0], 1), round(os.getloadavg()[0], 1)],
     }

@@ -13,6 +13,8 @@ import torch
 from chronofed import CoreSet, Method, Scaffold, Subsets
 from chronofed import run as run_here
 from chronofed.engines import SerialEngine
+from chronofed.flower import hub_service
+from chronofed.flower.allowance import SPARE_BYTES, stored_bytes
 from chronofed.flower.hub import Hub, HubSettings
 from chronofed.flower.hub_service import HubService, prepare_app
 from chronofed.flower.hub_status import read_status
@@ -25,6 +27,8 @@ from tests.helpers.trial import NEEDS_FLOWER, NEEDS_NGINX, events, rounds_done, 
 pytestmark = [NEEDS_FLOWER, NEEDS_NGINX]
 
 NAMES = "abcd"
+STORE_BYTES = 40 * 2**20
+"""What a SuperLink may store before the run starts anew, in the run with far too much."""
 ATTACKER = 3
 REASONS = {
     "nan": "upload.delta: contains numbers that are not finite",
@@ -47,8 +51,11 @@ REASONS = {
 """Why each reply is refused; a reply that never comes is missing."""
 
 
-LARGE = ("500 MB", "JSON bomb", "unfolds", "slow drip")
-"""Attacks that take so long, at least on a busy machine, that the round may be over before."""
+LARGE = ("JSON bomb", "unfolds", "slow drip", "500 MB")
+"""Attacks that take so long, at least on a busy machine, that the round may be over before.
+
+After the last one the hub has seen enough of the attacker, and refuses it.
+"""
 QUICK_KINDS = ("honest", *(kind for kind in REASONS if kind not in LARGE), "loud")
 """What the attacker does in each round of a run whose rounds wait for it."""
 LARGE_KINDS = ("honest", *LARGE, "honest")
@@ -72,7 +79,8 @@ class Peaks:
                     continue
 
     def look(self, path: Path) -> None:
-        program = (path / "cmdline").read_text().replace("\0", " ")
+        # A fork of the prefork server has given itself the name of its program, of at most 15 characters.
+        program = (path / "cmdline").read_text() + (path / "comm").read_text()
         (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", (path / "status").read_text()) or ["0"]
         for name in ("flower-superlink", "flwr-serverapp"):
             if name in program:
@@ -125,7 +133,7 @@ def about_clients(hub) -> dict[int, dict[str, str]]:
     for event in events(hub.run):
         if event.get("client") is not None and event["event"] != "joined":
             assert event["client"] == ATTACKER, event
-            by_round.setdefault(event["round"], {})[event["event"]] = event["reason"]
+            by_round.setdefault(event["round"], {})[event["event"]] = event.get("reason", "")
     return by_round
 
 
@@ -138,7 +146,11 @@ def attacked(tmp_path_factory):
 @pytest.fixture(scope="module")
 def flooded(tmp_path_factory):
     """A hub after a run in which the attacker sends far too much, or far too slowly."""
-    return attack(tmp_path_factory.mktemp("flooded"), LARGE_KINDS, 45.0)
+    with pytest.MonkeyPatch.context() as change:
+        # What it leaves behind is enough for the run to start anew.
+        change.setattr(hub_service, "STORE_BYTES", STORE_BYTES)
+        change.setattr(hub_service, "STORE_LOOK_S", 2.0)
+        return attack(tmp_path_factory.mktemp("flooded"), LARGE_KINDS, 45.0)
 
 
 def test_every_attack_is_refused_with_its_reason(attacked):
@@ -167,6 +179,31 @@ def test_what_is_too_large_or_too_slow_holds_up_nobody(flooded):
             assert re.search(REASONS[kind], found["refused"]), (kind, found)
         else:
             assert "missing" in found, (kind, found)
+
+
+def test_who_sends_far_more_than_its_orders_allow_is_refused_before_the_disk_is_full(flooded):
+    hub, *_ = flooded
+    status = read_status(hub, 1000)
+    name = NAMES[ATTACKER]
+    (line,) = [line for line in status.events if "far more than its orders allow" in line]
+    sent = int(re.search(rf"node {name} has sent (\d+) MB", line)[1])
+    assert SPARE_BYTES / 2**20 < sent < 300
+    assert sum(path.stat().st_size for path in hub.path.glob("superlink.db*")) < 300 * 2**20
+    header = next(h for h, known in hub.headers().items() if known == name)
+    configuration = (hub.proxy / "nginx.conf").read_text()
+    assert header not in configuration.partition("map $http_flwr_public_key $number")[0]
+    assert "far more than its orders allow" in status.nodes[ATTACKER].problem
+    assert [n.refused for n in status.nodes[:ATTACKER]] == [0] * ATTACKER
+
+
+def test_what_nobody_fetches_goes_with_the_run_which_starts_anew(flooded):
+    hub, *_ = flooded
+    status = read_status(hub, 1000)
+    said = [line for line in status.events if "that nobody fetches; the run starts anew" in line]
+    assert said
+    assert status.counts["resumed"] >= len(said)
+    assert stored_bytes(hub.path / "superlink.db") < STORE_BYTES
+    assert status.state == "finished"
 
 
 def test_the_operator_sees_who_it_was(attacked):
@@ -226,3 +263,4 @@ def test_the_memory_of_the_server_is_bounded(flooded):
     grown = {name: after[name] - before[name] for name in after}
     assert grown["flwr-serverapp"] < 700, (before, after)
     assert grown["flower-superlink"] < 450, (before, after)
+    print(f"peaks in MB: {before} when all had answered once, {after} at the end")

@@ -31,7 +31,7 @@ class FakeTransport:
     def nodes(self):
         return set(self.client_nodes)
 
-    def send(self, messages, ttl_s):
+    def send(self, messages, ttl_s, reply_bytes=0):
         message_ids = []
         for node, message in messages:
             message_id = str(next(self.counter))
@@ -56,6 +56,9 @@ class FakeTransport:
     def collect(self, message_ids, max_bytes):
         due = [i for i in message_ids if i in self.answers and self.answers[i][0] <= self.clock.now]
         return [(i, self.answers.pop(i)[1]) for i in due]
+
+    def wait(self, seconds):
+        self.clock.sleep(seconds)
 
     def pause(self):
         """There is nothing to do."""

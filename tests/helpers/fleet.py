@@ -116,14 +116,19 @@ class Fleet:
         return None if self.processes.ended(name) else self.processes._running[name].pid
 
     def of(self, name: str, *words: str) -> list[int]:
-        """Processes below the hub or a node whose command line contains one of these words."""
+        """Processes below the hub or a node whose command line contains one of these words.
+
+        A fork of the prefork server has only given itself the name of its program, of at most 15 characters.
+        """
         home = self.hub.path if name == "hub" else self.folder / name / "work"
         mark = f"FLWR_HOME={home / 'home'}\0".encode()
         found = []
         for path in Path("/proc").glob("[0-9]*"):
             try:
                 line = (path / "cmdline").read_bytes().decode()
-                if any(word in line for word in words) and mark in (path / "environ").read_bytes():
+                called = (path / "comm").read_text().strip()
+                known = any(word in line or word[:15] == called for word in words)
+                if known and mark in (path / "environ").read_bytes():
                     found.append(int(path.name))
             except OSError:
                 continue
@@ -132,8 +137,9 @@ class Fleet:
     def apps(self, name: str) -> list[int]:
         """Processes that answer a message at the moment: forks of the prefork server, or Flower's own."""
         forks = self.of(name, "chronofed.flower.prefork")
-        server = {int(pid) for pid in forks if _parent(pid) == self.pid(name)}
-        return [pid for pid in forks if _parent(pid) in server] + self.of(name, "flwr-clientapp")
+        return [pid for pid in forks if _called(pid) == "flwr-clientapp"] + self.of(
+            name, "flwr-clientapp"
+        )
 
     def answers(self) -> list[dict]:
         """Who has answered in which round."""
@@ -145,11 +151,12 @@ class Fleet:
         return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
 
 
-def _parent(pid: int) -> int | None:
+def _called(pid: int) -> str:
+    """The name that a fork has given itself: that of the program it runs."""
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
-        return None
+        return ""
 
 
 def kill(*pids: int | None, number: int = signal.SIGKILL) -> bool:

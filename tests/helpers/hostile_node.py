@@ -8,6 +8,7 @@ imitates somebody who would.
 import json
 import math
 import random
+import signal
 import socket
 import ssl
 import sys
@@ -28,6 +29,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.fleet_http_connection import http_request_response
 
+from chronofed.flower import transport
 from chronofed.flower.client_app import make_node
 from chronofed.flower.codec import read_result, write_result
 from chronofed.flower.hub import NODE_KEY, read_node
@@ -35,6 +37,8 @@ from chronofed.flower.keys import CA
 from chronofed.flower.messages import Message, encode_header, read_reply, read_request
 from chronofed.flower.transport import BODY, from_content, to_content
 
+# Its replies are arrays, whose parts it can play with.
+transport.SMALL_BYTES = 0
 HUGE = 500_000_000
 """Bytes of the reply that is too large."""
 LOUDER = 1e4
@@ -89,8 +93,8 @@ def promises(request, honest, earlier):
 
 
 def many_values(request, honest, earlier):
-    """A JSON header that takes far more memory than it has bytes."""
-    return replace(honest, header="[" + ",".join(["[]"] * 3_000_000) + "]")
+    """A JSON header that takes far more memory than it has bytes, and is as large as the proxy lets pass."""
+    return replace(honest, header="[" + ",".join(["[]"] * 1_800_000) + "]")
 
 
 def garbage(request, honest, earlier):
@@ -233,10 +237,12 @@ LOUD = {"loud": scaled(lambda delta: -LOUDER * delta)}
 
 def main(folder: Path, app: Path, kinds: list[str]) -> None:
     """Answer orders until the run ends."""
+    # Flower's own client interrupts a node that is refused; this one goes on.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     about = read_node(folder)
     key = load_ssh_private_key((folder / NODE_KEY).read_bytes(), None)
     pair, certificate = (key, key.public_key()), (folder / CA).read_bytes()
-    client = make_node({"client": about.client, "state": str(folder / "state")}, {}, app)
+    client = make_node({"client": about.clients[0], "state": str(folder / "state")}, {}, app)
     with http_request_response(about.hub, False, certificate, pair) as connection:
         print("joined", flush=True)
         line, earlier = Line(folder, connection), None

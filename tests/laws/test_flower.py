@@ -194,7 +194,7 @@ def not_json(request, reply, result):
 
 def other_protocol(request, reply, result):
     message = write_result(request, result)
-    return Message(message.header.replace('"protocol": 3', '"protocol": 99'), message.body)
+    return Message(message.header.replace('"protocol": 4', '"protocol": 99'), message.body)
 
 
 BAD = {
@@ -204,7 +204,7 @@ BAD = {
     other_client: "the reply is for 0, expected 1",
     cut: "malformed body",
     not_json: "malformed header",
-    other_protocol: "protocol 99, but this side uses 3",
+    other_protocol: "protocol 99, but this side uses 4",
 }
 
 

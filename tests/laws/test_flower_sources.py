@@ -113,11 +113,11 @@ class Coast:
         )
         send = transport.send
 
-        def growing(messages, ttl_s):
+        def growing(messages, ttl_s, largest=0):
             rounds = [read_request(message).round for _, message in messages if message.body]
             while rounds and self.grown <= max(rounds):
                 self.grow()
-            return send(messages, ttl_s)
+            return send(messages, ttl_s, largest)
 
         transport.send = growing
         return transport

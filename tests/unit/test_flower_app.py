@@ -15,7 +15,7 @@ import pytest
 from chronofed import Experiment
 from chronofed.cli.main import build_parser, main
 from chronofed.core.errors import ChronofedError, MissingExtraError, RunError, SpecError
-from chronofed.flower import prefork, processes
+from chronofed.flower import launchers, prefork, processes
 from chronofed.flower.app import new_app
 from chronofed.flower.keys import make_keys
 from chronofed.flower.processes import Processes, find_program, free_port, wait_for_port
@@ -225,10 +225,11 @@ def launcher(tmp_path, monkeypatch):
     """The programs that are found first, with a stand-in for Flower's own beside Python."""
     beside = tmp_path / "beside"
     beside.mkdir()
-    (beside / "flwr-clientapp").write_text("#!/bin/sh\necho the usual way $@\n")
-    (beside / "flwr-clientapp").chmod(0o700)
+    for name in prefork.PROGRAMS:
+        (beside / name).write_text("#!/bin/sh\necho the usual way $@\n")
+        (beside / name).chmod(0o700)
     real = sys.executable
-    programs, address = prefork.write_launchers(tmp_path)
+    programs, address = launchers.write_launchers(tmp_path)
     for name in prefork.PROGRAMS:
         path = programs / name
         path.write_text(path.read_text().replace(repr(os.path.dirname(real)), repr(str(beside))))
@@ -244,13 +245,17 @@ def test_where_nobody_forks_flowers_own_program_is_started(launcher):
 
 
 HOST = """
-import sys, types
+import os, signal, sys, time, types
 from importlib.metadata import EntryPoint
 
 from chronofed.flower import prefork
 
 def entry():
     print("forked", sys.argv, flush=True)
+    if sys.argv[0] in prefork.STAYING:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+        print(os.getpid(), flush=True)
+        time.sleep(600)
     raise SystemExit(0)
 
 stand_in = types.ModuleType("stand_in")
@@ -273,3 +278,87 @@ def test_a_fork_is_the_program_with_its_arguments_and_output(launcher, started):
             [path, "--token", str(number)], capture_output=True, text=True, check=True
         )
         assert said.stdout == f"forked ['flwr-clientapp', '--token', '{number}']\n"
+
+
+@pytest.fixture
+def host(launcher, started):
+    """Launchers, and a prefork server that runs stand-ins for Flower's programs."""
+    path, address = launcher
+    started.start("host", sys.executable, "-c", HOST, str(address))
+    return path.parent
+
+
+def begun(*command):
+    """Start a command that ends up in a fork; return its process and the fork's number."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    with process.stdout as said:
+        assert said.readline().startswith("forked ['flower-")
+        return process, int(said.readline())
+
+
+def wait_for_end(number):
+    while processes._runs(number):
+        time.sleep(0.02)
+
+
+def test_a_program_that_stays_gets_signals_and_gives_its_exit_code(host):
+    process, fork = begun(host / "flower-supernode", "--superlink", "x:1")
+    assert Path(f"/proc/{fork}/comm").read_text().strip() == "flower-supernode"[:15]
+    process.terminate()
+    assert process.wait(60) == 7
+    wait_for_end(fork)
+
+
+def test_a_program_that_stays_ends_with_its_launcher_and_the_launcher_with_it(host):
+    process, fork = begun(host / "flower-supernode")
+    process.kill()
+    process.wait(60)
+    wait_for_end(fork)
+    process, fork = begun(host / "flower-supernode")
+    os.kill(fork, signal.SIGKILL)
+    assert process.wait(60) == 1
+
+
+# A SuperNode is a process that has started a SuperExec, with its own number.
+NODE = """
+import os, subprocess, sys
+child = subprocess.Popen([*sys.argv[1:], "--parent-pid", str(os.getpid())])
+child.wait()
+raise SystemExit(9)
+"""
+# As Flower's own, it does not notice that its SuperExec has ended.
+DEAF_NODE = NODE.replace("child.wait()", "import time; time.sleep(600)")
+
+
+def launcher_below(process):
+    (below,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return int(below)
+
+
+@pytest.mark.parametrize("victim", ["fork", "launcher"])
+def test_a_superexec_that_ends_takes_its_supernode_with_it(host, victim):
+    """Which would else never work on an order again, and look healthy."""
+    node, fork = begun(sys.executable, "-c", DEAF_NODE, host / "flower-superexec")
+    os.kill(fork if victim == "fork" else launcher_below(node), signal.SIGKILL)
+    assert node.wait(60) == -signal.SIGTERM
+    wait_for_end(fork)
+
+
+def test_a_superexec_that_was_asked_to_end_leaves_its_supernode(host):
+    node, fork = begun(sys.executable, "-c", NODE, host / "flower-superexec")
+    os.kill(launcher_below(node), signal.SIGTERM)
+    assert node.wait(60) == 9
+    wait_for_end(fork)
+
+
+def test_where_nobody_forks_a_program_that_stays_is_started_by_itself(launcher):
+    path, address = launcher
+    address.parent.rmdir()
+    command = [sys.executable, "-c", NODE]
+    for start in ([], command):
+        said = subprocess.run(
+            [*start, path.parent / f"flower-super{'exec' if start else 'node'}", "--x"],
+            capture_output=True,
+            text=True,
+        )
+        assert said.stdout.startswith("the usual way --x")

@@ -28,7 +28,7 @@ from chronofed.flower.keys import (
     renew,
 )
 from chronofed.flower.messages import MessageError
-from chronofed.flower.roster import Roster
+from chronofed.flower.roster import HELLO_LOOKS, MAX_HELLOS, Roster
 from chronofed.flower.server_app import read_roster
 
 x509 = pytest.importorskip("cryptography.x509", reason="cryptography comes with chronofed[flower]")
@@ -95,6 +95,14 @@ def test_names_and_numbers_are_used_once(hub):
 def test_a_folder_without_its_file_is_no_node(tmp_path):
     with pytest.raises(RunError, match="chronofed hub add-node"):
         read_node(tmp_path)
+
+
+@pytest.mark.parametrize("host", ["a/b", "", "hub example", "-x", "hub:8443", "x" * 300])
+def test_a_host_is_a_name_or_an_address(host, tmp_path):
+    with pytest.raises(SpecError, match="is not a name or an address of a machine"):
+        Hub(tmp_path / "hub").create(HubSettings((host,)))
+    assert not Hub(tmp_path / "hub").exists
+    assert not (tmp_path / "hub" / "keys").exists()
 
 
 def load(path):
@@ -208,20 +216,62 @@ def test_a_node_is_the_client_that_its_key_says(tmp_path):
     assert roster.node_of(0) == 11
 
 
+class Deaf:
+    """A transport whose messages get no reply."""
+
+    def __init__(self):
+        self.sent = []
+
+    def nodes(self):
+        return {7}
+
+    def send(self, messages, ttl_s):
+        self.sent += [node for node, _ in messages]
+        return [str(len(self.sent))] * len(messages)
+
+
+def test_a_node_whose_reply_was_lost_is_asked_again():
+    """A SuperLink whose database is locked loses it, and the node never joined."""
+    transport = Deaf()
+    roster = Roster(transport, "00c0ffee", lambda *_, **__: None)
+    for _ in range(HELLO_LOOKS):
+        roster.refresh(10.0)
+    assert transport.sent == [7]
+    for _ in range(HELLO_LOOKS):
+        roster.refresh(10.0)
+    assert transport.sent == [7, 7]
+    for _ in range(MAX_HELLOS * HELLO_LOOKS * 2):
+        roster.refresh(10.0)
+    assert transport.sent == [7] * MAX_HELLOS
+
+
+def test_a_node_that_answers_late_joins_once(monkeypatch):
+    """On a busy machine the answer to the first question comes after the second was asked."""
+    told, transport = [], Deaf()
+    roster = Roster(transport, "00c0ffee", lambda kind, **_: told.append(kind))
+    monkeypatch.setattr("chronofed.flower.roster._clients", lambda answer: (3,))
+    for _ in range(3 * HELLO_LOOKS):
+        roster.refresh(10.0)
+    assert len(transport.sent) == 3
+    assert roster.receive("1", object())
+    assert (roster.node_of(3), told) == (7, ["joined"])
+    # What else it was asked no longer matters.
+    assert roster.message_ids == []
+    roster.refresh(10.0)
+    assert len(transport.sent) == 3
+
+
 class Stage:
     """Processes that never were, and a clock that only tests move."""
 
     def __init__(self):
-        self.now, self.over, self.orphan, self.started = 1000.0, False, False, []
+        self.now, self.over, self.started = 1000.0, False, []
 
     def monotonic(self):
         return self.now
 
     def ended(self, name):
         return self.over
-
-    def lacks_children(self, name):
-        return self.orphan and not self.over
 
     def last_line(self, name):
         return "refused"
@@ -231,7 +281,6 @@ class Stage:
 
     def start(self, name, *command):
         self.started.append((self.now, name, command))
-        self.orphan = False
 
 
 @pytest.fixture
@@ -247,13 +296,17 @@ def watch(node, stage, seconds, said):
         node.tend(said.append)
 
 
+PROGRAM = "/launchers/flower-supernode"
+
+
 def test_a_node_that_is_refused_is_started_again_and_again(hub, stage):
     folder, said = hub.add_node("a", [3, 5]), []
     config = {"source": "/data/{name}-{client}.toml", "limit_mb": 5.0}
-    node = node_service.RunningNode(folder, config, stage)
+    node = node_service.RunningNode(folder, config, stage, PROGRAM)
     node.check()
     node.start()
     (_, name, command), table = stage.started[0], stage.started[0][2][-1]
+    assert command[0] == PROGRAM
     assert name == "node-a"
     assert "hub.example.org:9000" in command
     for text in ('client=3 others="5"', 'source="/data/a-{client}.toml"', "limit_mb=5.0"):
@@ -276,24 +329,11 @@ def test_a_node_that_is_refused_is_started_again_and_again(hub, stage):
     assert len(stage.started) == before + 2
 
 
-def test_a_node_without_its_superexec_is_started_again(hub, stage):
-    said = []
-    node = node_service.RunningNode(hub.add_node("a"), {}, stage)
-    node.start()
-    stage.orphan = True
-    watch(node, stage, 25, said)
-    # At first it may not have started it yet.
-    assert len(stage.started) == 1
-    watch(node, stage, 25, said)
-    assert len(stage.started) == 2
-    assert said == ["the SuperNode of a has lost its SuperExec; starting it again"]
-
-
 def test_a_node_needs_the_whole_folder(hub, stage):
     folder = hub.add_node("a")
     (folder / NODE_KEY).unlink()
     with pytest.raises(RunError, match=r"node\.key is missing; carry the whole folder"):
-        node_service.RunningNode(folder, {}, stage).check()
+        node_service.RunningNode(folder, {}, stage, PROGRAM).check()
 
 
 def write_lines(path, *lines):

@@ -187,7 +187,7 @@ def changed(**changes) -> str:
         ("", "malformed header"),
         ("[]", "protocol None"),
         ("[" * 100_000, "malformed header"),
-        (changed(protocol=1), "protocol 1, but this side uses 3"),
+        (changed(protocol=1), "protocol 1, but this side uses 4"),
         (changed(kind="sing"), "malformed header"),
         (changed(more=1), "malformed header"),
         (changed(round="3"), "malformed header"),

@@ -11,6 +11,7 @@ pytest.importorskip("cryptography", reason="run by: make test-flower")
 from chronofed.flower import relay
 from chronofed.flower.keys import CA, INNER, authority, write_files
 from chronofed.flower.relay import Relay
+from chronofed.flower.transport import Asked
 
 NOTHING = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 ORDER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\norder"
@@ -46,7 +47,7 @@ async def serving(link, keys, sent):
     context.load_cert_chain(keys / INNER[0], keys / INNER[1])
     server = await asyncio.start_server(link.serve, "127.0.0.1", 0, ssl=context)
     port = server.sockets[0].getsockname()[1]
-    made = Relay(port, ssl.create_default_context(cafile=keys / CA), sent)
+    made = Relay(port, ssl.create_default_context(cafile=keys / CA), sent, sent.with_name("asked"))
     path = str(keys / "socket")
     async with server, await asyncio.start_unix_server(made.serve, path, limit=2**16):
         yield path
@@ -91,6 +92,24 @@ def test_a_node_waits_until_orders_were_sent(keys, tmp_path):
     assert len(link.requests) == 2
 
 
+def test_many_nodes_get_their_orders_one_after_the_other(keys, tmp_path, monkeypatch):
+    """The first few at once: a SuperLink that is overrun does not hear its own app."""
+    monkeypatch.setattr(relay, "AT_ONCE", 2)
+    monkeypatch.setattr(relay, "PACE_S", 0.05)
+    pauses = []
+
+    async def main():
+        made = Relay(1, None, tmp_path / "sent", tmp_path / "asked")
+        start = asyncio.get_running_loop().time()
+        for _ in range(4):
+            await made._turn()
+            pauses.append(asyncio.get_running_loop().time() - start)
+
+    asyncio.run(main())
+    assert pauses[3] >= 2 * 0.05
+    assert pauses[3] - pauses[2] >= 0.04
+
+
 def test_a_node_that_has_gone_is_given_no_order(keys, tmp_path, monkeypatch):
     monkeypatch.setattr(relay, "LOOK_S", 0.2)
     link, sent = Link(NOTHING, ORDER), tmp_path / "sent"
@@ -108,6 +127,26 @@ def test_a_node_that_has_gone_is_given_no_order(keys, tmp_path, monkeypatch):
 
     asyncio.run(main())
     assert len(link.requests) == 1
+
+
+def test_the_server_is_told_when_a_node_asks(keys, tmp_path):
+    """It then looks for the answer that the node has sent before."""
+
+    async def main():
+        async with serving(link, keys, tmp_path / "sent") as path:
+            asked = Asked(tmp_path / "asked")
+            found = [asked.nodes()]
+            for node in ("12", "12", "7", "../x", ""):
+                head = f"fleet/pull-messages HTTP/1.1\r\nChronofed-Node: {node}\r\n".encode()
+                await ask(path, REQUEST.replace(b"fleet/pull-messages HTTP/1.1\r\n", head))
+                found.append(asked.nodes())
+            return found
+
+    (tmp_path / "asked").mkdir()
+    link = Link(ORDER)
+    assert asyncio.run(main()) == [set(), {12}, {12}, {7}, set(), set()]
+    assert {path.name for path in (tmp_path / "asked").iterdir()} == {"7", "12"}
+    assert all(b"Chronofed-Node" not in request for request in link.requests)
 
 
 def test_a_node_does_not_wait_for_ever(keys, tmp_path, monkeypatch):
@@ -153,7 +192,9 @@ def test_a_superlink_that_is_gone_gives_no_answer(keys, tmp_path):
     """The proxy then asks it directly, and tells the node."""
 
     async def main():
-        made = Relay(1, ssl.create_default_context(cafile=keys / CA), tmp_path / "sent")
+        made = Relay(
+            1, ssl.create_default_context(cafile=keys / CA), tmp_path / "sent", tmp_path / "asked"
+        )
         path = str(keys / "socket")
         async with await asyncio.start_unix_server(made.serve, path):
             return await ask(path)

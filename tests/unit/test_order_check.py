@@ -10,10 +10,12 @@ import torch
 
 from chronofed import (
     Afl,
+    Averaged,
     Compressed,
     FedGlomo,
     FedOpt,
     FedRep,
+    Gaussian,
     L2gd,
     Method,
     Mime,
@@ -29,7 +31,8 @@ from chronofed.clients.store import ClientStore, inspect
 from chronofed.core.errors import RunError
 from chronofed.core.limits import read_json
 from chronofed.core.types import Batch
-from chronofed.methods.backbones.base import Upload
+from chronofed.methods.backbones.base import Upload, first_server_state
+from chronofed.methods.heads.base import ASKED, BODY
 from chronofed.methods.surrogate import Quadratic, Surrogate
 
 
@@ -82,6 +85,24 @@ def test_an_order_without_its_coin_or_the_model_before_is_refused(ordered):
     check, order = ordered(Method(FedGlomo()))
     short = {**order.server, "before": order.server["before"][:-1]}
     assert "server.before: expected" in check.problem(replace(order, server=short), "train", None)
+
+
+def test_what_a_head_needs_is_sent_when_it_asks_for_sums(task):
+    method, objective = Method(Averaged(), head=Gaussian()), task.objective()
+    params, buffers = task.initial(0)
+    samples = task.samples(torch.arange(8).numpy())
+    server = first_server_state(method.composed, params, 4, objective)
+    check = OrderCheck(method, Train(), objective, samples, OrderLimits())
+    order = Order(0, 1, {}, buffers, method.weights, None, Train(steps=2), 0)
+
+    def problem(*names):
+        return check.problem(replace(order, server={n: sent[n] for n in names}), "train", None)
+
+    sent = method.composed.broadcast(server)
+    assert problem("params", ASKED, BODY) is None
+    assert "server.head_body: missing" in problem("params", ASKED)
+    assert problem("params") is None
+    assert "server.params: missing" in problem(ASKED, BODY)
 
 
 @pytest.mark.parametrize("length", [0, None])

@@ -12,8 +12,9 @@ from chronofed.core.errors import DivergedError, RunError
 from chronofed.core.seeds import global_torch_seed, torch_generator
 from chronofed.core.timing import PhaseTimer
 from chronofed.core.types import Objective, Record, Samples, Vector
+from chronofed.methods.backbones.base import Backbone
 from chronofed.methods.heads import Head
-from chronofed.methods.heads.base import JUDGED, SUMS
+from chronofed.methods.heads.base import ASKED, JUDGED, SUMS
 from chronofed.methods.local import ClientLocal
 from chronofed.methods.memories import MemoryItem, Moment
 from chronofed.methods.method import Method
@@ -75,9 +76,11 @@ class Client:
     key: int
     timer: PhaseTimer = field(default_factory=PhaseTimer)
     uses_global_rng: bool = True
+    _backbone: Backbone = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        server = self.method.composed.receive(self.order.server, self.objective)
+        object.__setattr__(self, "_backbone", self.method.composed)
+        server = self._backbone.receive(self.order.server, self.objective)
         if server is not self.order.server:
             object.__setattr__(self, "order", replace(self.order, server=server))
 
@@ -86,7 +89,7 @@ class Client:
         self.objective.buffers = self.order.buffers
         with self._seeded("prepare"):
             local = self.local(self.starting_state())
-            upload = self.method.composed.prepare(self.order.server, local)
+            upload = self._backbone.prepare(self.order.server, local)
         return Result(self.order.client, self.key, len(self.samples), upload, self.order.buffers)
 
     def serve(self) -> tuple[Result, ClientState]:
@@ -105,7 +108,7 @@ class Client:
         kept = self.client_state
         if kept is not None and kept.backbone_state:
             return kept
-        first = self.method.composed.init_client(self.order.server["params"])
+        first = self._backbone.init_client(self.order.server["params"])
         return ClientState(first) if kept is None else replace(kept, backbone_state=first)
 
     def local(self, client_state: ClientState) -> ClientLocal:
@@ -132,7 +135,7 @@ class Client:
         if self.method.memory.location != "server":
             kept = {}
         size, upload = len(self.samples), trained.upload
-        if self.method.head is not None:
+        if self.method.head is not None and ASKED in order.server:
             with self.timer("head"):
                 upload = {**upload, **self._for_head(self.method.head)}
         return Result(order.client, self.key, size, upload, buffers, kept, report), client_state
@@ -188,7 +191,7 @@ class Client:
         return past
 
     def _train(self, local: ClientLocal, client_state: ClientState) -> Trained:
-        backbone, server = self.method.composed, self.order.server
+        backbone, server = self._backbone, self.order.server
 
         def direction(params: Vector) -> Vector:
             gradient = backbone.gradient(params, server, local)

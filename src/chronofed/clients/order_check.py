@@ -21,6 +21,7 @@ from chronofed.core.config import Config, Count, Positive
 from chronofed.core.errors import RunError
 from chronofed.core.types import Batch, Objective, Record, Samples, Vector
 from chronofed.methods.backbones.base import Upload, first_server_state
+from chronofed.methods.heads.base import ASKED, WHEN_ASKED
 from chronofed.methods.local import Train
 from chronofed.methods.method import Method
 from chronofed.methods.surrogate import Quadratic, Surrogate, Teacher
@@ -88,7 +89,10 @@ class OrderCheck:
 
     def _wrong_tensor(self, order: Order, exchange: Exchange) -> str | None:
         expected = self._expected(order, exchange)
+        left_out = () if ASKED in order.server else WHEN_ASKED
         for name, spec in expected.items():
+            if name in left_out and name not in order.server:
+                continue
             problem = spec.problem(order.server[name]) if name in order.server else "missing"
             if problem is not None:
                 return f"server.{name}: {problem}; does the server have another model?"

@@ -66,6 +66,8 @@ def new_app(
     data: Path | None = None,
     nodes: Path | None = None,
     sent: Path | None = None,
+    asked: Path | None = None,
+    allowed: Path | None = None,
     **settings: Any,
 ) -> None:
     """Write the folder of an app.
@@ -77,6 +79,9 @@ def new_app(
         data: Folder of data files on the server's machine.
         nodes: File on the server's machine that says which node is which client.
         sent: File on the server's machine to touch whenever orders were sent.
+        asked: Folder on the server's machine with a file for every node that is touched whenever it asks for an
+            order.
+        allowed: File on the server's machine for how much each node may send.
         settings: Settings of :class:`~chronofed.flower.settings.Federation`.
 
     Raises:
@@ -87,7 +92,8 @@ def new_app(
         raise RunError(f"{folder} contains a project already; use another folder")
     name = "".join(c if c.isalnum() else "-" for c in folder.resolve().name.lower()).strip("-")
     table = {"spec": "spec.toml", "run": str(run or ""), "data": str(data or "")}
-    table |= {"nodes": str(nodes or ""), "sent": str(sent or "")}
+    places = {"nodes": nodes, "sent": sent, "asked": asked, "allowed": allowed}
+    table |= {key: str(place or "") for key, place in places.items()}
     table |= msgspec.to_builtins(Federation(**settings))
     lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in table.items())
     name = name or "app"

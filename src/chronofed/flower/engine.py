@@ -205,7 +205,7 @@ class FlowerEngine:
             results = self._finish(requests, self.now() - start)
             if results is not None:
                 break
-            self.sleep(self.settings.poll_s)
+            self.transport.wait(self.settings.poll_s)
         self.transport.pause()
         self._first_exchange = False
         for request in requests.values():
@@ -252,15 +252,17 @@ class FlowerEngine:
             if node is not None and request.message_id is None and self._is_open(request):
                 request.node = node
                 due.append((node, request))
-        message_ids = self._send([(node, request.message) for node, request in due])
+        largest = max((self._largest(request) for _, request in due), default=0)
+        message_ids = self._send([(node, request.message) for node, request in due], largest)
         for (_, request), message_id in zip(due, message_ids, strict=True):
             request.message_id = message_id
             if message_id is None:
                 self._fail(request, "the message could not be sent")
 
-    def _send(self, messages: list[tuple[int, Message]]) -> list[str | None]:
+    def _send(self, messages: list[tuple[int, Message]], largest: int) -> list[str | None]:
         # A message lives longer than the round, so that a late answer is seen and counted.
-        return self.transport.send(messages, 2 * self.settings.round_timeout_s) if messages else []
+        ttl_s = 2 * self.settings.round_timeout_s
+        return self.transport.send(messages, ttl_s, largest) if messages else []
 
     def _collect(self, requests: Requests) -> None:
         waiting = {r.message_id: r for r in requests.values() if r.message_id is not None}

@@ -11,35 +11,45 @@ from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from subprocess import Popen
-from threading import get_ident
 from typing import Any
 
 from chronofed.core.atomic import append_line, write_atomic
 from chronofed.core.errors import ChronofedError, RunError
 from chronofed.flower import proxy
+from chronofed.flower.allowance import Excess, stored_bytes
 from chronofed.flower.app import new_app
+from chronofed.flower.commands import Operator
 from chronofed.flower.hub import HUB_LOG, NODES, Hub
-from chronofed.flower.keys import CA, CERTIFICATE, INNER, expires
+from chronofed.flower.keys import CA, CERTIFICATE, INNER, expires, key_header
 from chronofed.flower.local import CONNECTION
 from chronofed.flower.processes import (
     GRACE_S,
     LOOPBACK,
     Processes,
-    environment,
     find_program,
     free_port,
     wait_for_port,
 )
+from chronofed.flower.resident import Resident
 from chronofed.runs import RunDirectory
 from chronofed.runs.json_files import read_json
 
-REGISTERED, ROSTER, SENT = "registered.json", "roster.json", "sent"
+REGISTERED, ROSTER = "registered.json", "roster.json"
+SENT, ASKED, ALLOWED, DATABASE = "sent", "asked", "allowed.json", "superlink.db"
+STORE_BYTES, STORE_LOOK_S = 2**30, 20.0
+"""Size of what a SuperLink stores, besides some replies of everybody, above which the run starts anew, and
+seconds between two looks at it."""
+APP_POLL_S = 1.0
+"""Seconds between two looks of the SuperLink's SuperExec for an app to start: each one locks the database."""
+POLL_S = 2.0
+"""Seconds between two looks of the server for answers, if no node has asked for its next order meanwhile."""
 RENEW_BEFORE = timedelta(days=30)
 RETURN_MEMORY = "MALLOC_MMAP_THRESHOLD_=1048576"
 """Lets the C library return large blocks to the system instead of keeping some for every thread."""
 PAUSE_S, LONGEST_PAUSE_S = 2.0, 60.0
+SERVER_APP = "chronofed.flower.server_app"
 REGISTRATIONS = 4
-"""Nodes that are registered at the same time; each takes a process of Flower's for some seconds."""
+"""Nodes that are registered at the same time; each takes a process of Flower's for a moment."""
 MAX_FAILURES = 5
 """Starts of the app in a row without a new round, after which the hub stops."""
 
@@ -63,10 +73,15 @@ class HubService:
         self.hub, self._say = hub, say
         self.listen = f"{listen}:{hub.settings.port}"
         self.port = free_port()
-        self.processes = Processes(hub.logs, environment(hub.path / "home"))
+        # Flower's programs for the operator and server apps are forked; a server app needs torch.
+        self._resident = Resident(hub.path / "work", worker=False, modules=(SERVER_APP,))
+        variables = self._resident.environment(hub.path / "home", poll_s=APP_POLL_S)
+        self.processes = Processes(hub.logs, variables)
+        self._operator = Operator(self.processes, self._resident.program("flwr"), hub.path)
         self._seen: tuple[float, ...] = ()
         self._failures, self._rounds, self._next_start = 0, -1, 0.0
-        self._running, self._listening = False, 0.0
+        self._running, self._listening, self._store_look = False, 0.0, 0.0
+        self._excess = Excess(hub.path / ALLOWED, hub.proxy / proxy.PUSHED_LOG)
         self._stack = ExitStack()
         # The address of a Unix socket has at most 107 bytes. The folder is readable by this user only.
         self._waiting = Path(tempfile.mkdtemp(prefix="chronofed-")) / "relay"
@@ -80,9 +95,11 @@ class HubService:
         connection = CONNECTION.format(address=f"{LOOPBACK}:{self.port}", security=security)
         write_atomic(home / "config.toml", connection.encode())
         self._stack.callback(shutil.rmtree, self._waiting.parent, ignore_errors=True)
+        self._stack.callback(self._resident.close)
         self._stack.enter_context(self.processes)
         self.say("the hub starts")
         try:
+            self._resident.start(self.processes)
             self._renew_in_time()
             self.start_link()
             self._seen = self._changes()
@@ -97,10 +114,15 @@ class HubService:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def say(self, line: str) -> None:
-        """Tell the operator something in one line, and keep it for the status."""
+    def say(self, line: str, **about: str) -> None:
+        """Tell the operator something in one line, and keep it for the status.
+
+        Args:
+            line: The line.
+            about: ``name`` of the node that it is about, to be shown beside it.
+        """
         self._say(line)
-        event = {"time": round(time.time(), 3), "event": "hub", "message": line}
+        event = {"time": round(time.time(), 3), "event": "hub", **about, "message": line}
         # A full disk must not stop what still works.
         with suppress(OSError, ChronofedError):
             append_line(self.hub.path / HUB_LOG, json.dumps(event).encode())
@@ -122,7 +144,7 @@ class HubService:
             *("--ssl-ca-certfile", str(keys / CA), "--ssl-certfile", str(keys / INNER[0])),
             *("--ssl-keyfile", str(keys / INNER[1])),
             *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
-            *("--database", str(self.hub.path / "superlink.db")),
+            *("--database", str(self.hub.path / DATABASE)),
         )
         wait_for_port(self.port, self.processes)
         self._listening = time.monotonic()
@@ -137,7 +159,7 @@ class HubService:
         self.processes.start(
             "relay",
             *(sys.executable, "-m", "chronofed.flower.relay", str(self._waiting), str(self.port)),
-            *(str(self.hub.keys / CA), str(self.hub.path / SENT)),
+            *(str(self.hub.keys / CA), str(self.hub.path / SENT), str(self.hub.path / ASKED)),
         )
 
     def start_proxy(self) -> None:
@@ -151,22 +173,22 @@ class HubService:
         """Register the keys of new nodes, and unregister those that were removed."""
         path = self.hub.path / REGISTERED
         known = {name: node.public for name, node in self.hub.nodes.items()}
-        kept: dict[str, list[str]] = dict(read_json(path) or {})
-        alive = self._registered_ids() if path.exists() else set()
+        kept = self._registered
+        alive = self._operator.nodes() if path.exists() else set()
         # A hub that was killed while it registered a node does not know its number.
         for node in alive - {node for node, _ in kept.values()}:
-            self._flwr("unregister", node)
+            self._operator.unregister(node)
         for name, (node, public) in list(kept.items()):
             if node not in alive:
                 del kept[name]
             elif known.get(name) != public:
-                self._flwr("unregister", node)
+                self._operator.unregister(node)
                 self.say(f"node {name} may no longer join")
                 del kept[name]
         write_atomic(path, json.dumps(kept).encode())
         new = [name for name in known if name not in kept]
         with ThreadPoolExecutor(REGISTRATIONS) as pool:
-            registered = pool.map(lambda name: self._register(name, known[name]), new)
+            registered = pool.map(lambda name: self._operator.register(name, known[name]), new)
             for name, node in zip(new, registered, strict=True):
                 kept[name] = [node, known[name]]
                 write_atomic(path, json.dumps(kept).encode())
@@ -178,7 +200,8 @@ class HubService:
     def submit(self) -> "Popen[bytes]":
         """Start the app, or resume its run."""
         self.processes.stop("app")
-        return self.processes.start("app", "flwr", "run", str(self.hub.app), "local", "--stream")
+        command = (self._resident.program("flwr"), "run", str(self.hub.app), "local", "--stream")
+        return self.processes.start("app", *command)
 
     def tend(self) -> bool:
         """Restart what has ended, and apply changes of the folder; return ``False`` when the run is over."""
@@ -197,11 +220,15 @@ class HubService:
             self.start_proxy()
         if self.processes.ended("relay"):
             self.start_relay()
+        self._resident.tend(self.processes, self.say)
+        self._refuse_excess()
         if self._changes() != self._seen:
             self._seen = self._changes()
             self.sync_nodes()
+            self._excess.forgive(self.hub.nodes)
             self._write_proxy()
             proxy.reload(self.hub.proxy)
+        self._empty_store()
         with suppress(RunError):
             proxy.rotate(self.hub.proxy)
         return self._tend_app()
@@ -229,14 +256,50 @@ class HubService:
         self.submit()
         return True
 
-    def _write_proxy(self) -> list[str]:
-        hub = self.hub
-        return proxy.write_checked(
-            hub.proxy,
-            proxy.configuration(
-                hub.proxy, hub.keys, self.listen, self.port, hub.headers(), self._waiting
-            ),
+    def _refuse_excess(self) -> None:
+        """Refuse nodes that have sent far more than their orders allow."""
+        numbers = {name: node for name, (node, _) in self._registered.items()}
+        found = self._excess.look(numbers)
+        for name, sent in found.items():
+            self.say(
+                f"node {name} has sent {sent / 2**20:.0f} MB, far more than its orders allow; "
+                "it is refused until the hub is started again",
+                name=name,
+            )
+        if found:
+            self._write_proxy()
+            # A proxy that has just ended is started with it.
+            with suppress(RunError):
+                proxy.reload(self.hub.proxy)
+
+    def _empty_store(self) -> None:
+        """Start the run anew if the SuperLink stores far too much: what nobody fetches goes with the run."""
+        if time.monotonic() < self._store_look + STORE_LOOK_S:
+            return
+        self._store_look = time.monotonic()
+        limit = STORE_BYTES + 2 * self._excess.largest * sum(
+            len(node.clients) for node in self.hub.nodes.values()
         )
+        stored = stored_bytes(self.hub.path / DATABASE)
+        if stored > limit:
+            what = f"{stored / 2**20:.0f} MB that nobody fetches"
+            self.say(f"the SuperLink stores {what}; the run starts anew")
+            # A SuperLink that does not answer is asked again.
+            with suppress(ChronofedError):
+                self._operator.stop_runs()
+
+    @property
+    def _registered(self) -> dict[str, list[str]]:
+        return dict(read_json(self.hub.path / REGISTERED) or {})
+
+    def _write_proxy(self) -> list[str]:
+        hub, refused = self.hub, self._excess.names
+        nodes = {header: name for header, name in hub.headers().items() if name not in refused}
+        numbers = {key_header(public.encode()): node for node, public in self._registered.values()}
+        text = proxy.configuration(
+            hub.proxy, hub.keys, self.listen, self.port, nodes, self._waiting, numbers
+        )
+        return proxy.write_checked(hub.proxy, text)
 
     def _renew_in_time(self) -> None:
         until = expires(self.hub.keys / CERTIFICATE)
@@ -247,38 +310,6 @@ class HubService:
     def _changes(self) -> tuple[float, ...]:
         paths = (self.hub.path / NODES, self.hub.keys / CERTIFICATE)
         return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
-
-    def _register(self, name: str, public: str) -> str:
-        key = self.hub.path / f"{name}.pub"
-        write_atomic(key, public.encode())
-        try:
-            return str(self._flwr("register", str(key))["node-id"])
-        finally:
-            key.unlink(missing_ok=True)
-
-    def _registered_ids(self) -> set[str]:
-        return {str(node["node-id"]) for node in self._flwr("list")["nodes"]}
-
-    def _flwr(self, action: str, *arguments: str) -> dict[str, Any]:
-        """Run one of the operator's commands about nodes.
-
-        Raises:
-            ChronofedError: With the last line of its output.
-        """
-        name = f"operator-{get_ident()}"
-        log = self.hub.logs / f"{name}.log"
-        command = ("flwr", "supernode", action, *arguments, "local", "--format", "json")
-        code = self.processes.start(name, *command).wait()
-        self.processes.stop(name)
-        text, reason = log.read_text(), self.processes.last_line(name)
-        log.unlink()
-        try:
-            answer = json.loads(text[text.index("{") :])
-        except ValueError:
-            answer = {}
-        if code != 0 or not answer.get("success"):
-            raise ChronofedError(f"flwr supernode {action}: {reason}")
-        return dict(answer)
 
 
 def prepare_app(hub: Hub, spec: str, data: Path | None = None, **settings: Any) -> None:
@@ -293,7 +324,9 @@ def prepare_app(hub: Hub, spec: str, data: Path | None = None, **settings: Any) 
                 f"{hub.app} has another specification; use another folder for another experiment"
             )
         return
-    new_app(hub.app, spec, hub.run, data, hub.path / ROSTER, hub.path / SENT, **settings)
+    files = {"nodes": ROSTER, "sent": SENT, "asked": ASKED, "allowed": ALLOWED}
+    paths = {key: hub.path / name for key, name in files.items()}
+    new_app(hub.app, spec, hub.run, data, **paths, **{"poll_s": POLL_S, **settings})
 
 
 def why_stopped(hub: Hub) -> str:

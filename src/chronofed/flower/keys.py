@@ -7,6 +7,7 @@ The key of the certificate authority stays in the folder, so that a certificate 
 import base64
 import ipaddress
 import os
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec
 
 CA, CA_KEY, CERTIFICATE, KEY = "ca.crt", "ca.key", "superlink.pem", "superlink.key"
+HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 INNER = ("loopback.pem", "loopback.key")
 """Certificate and key of a SuperLink that only a proxy on the same machine reaches."""
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1")
@@ -242,7 +244,10 @@ def _name(host: str) -> "x509.GeneralName":
 
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
+    except ValueError as error:
+        if not HOST_NAME.fullmatch(host):
+            msg = f"{host!r} is not a name or an address of a machine, such as hub.example.org or 192.0.2.7"
+            raise SpecError(msg) from error
         return x509.DNSName(host)
 
 

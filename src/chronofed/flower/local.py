@@ -128,6 +128,11 @@ class LocalFederation:
         own = [] if key is None else ["--auth-supernode-private-key", str(key)]
         return ["--root-certificates", str(self.keys / CA), *own]
 
+    @property
+    def _node_program(self) -> str:
+        plain = "flower-supernode"
+        return plain if self._resident is None else self._resident.program(plain)
+
     def start_node(
         self, client: int, data: Path | None = None, key: Path | None = None, **config: str
     ) -> None:
@@ -145,7 +150,7 @@ class LocalFederation:
         table = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
         self.processes.start(
             f"node-{client}",
-            *("flower-supernode", *self._node_security(key), "--superlink", self.address),
+            *(self._node_program, *self._node_security(key), "--superlink", self.address),
             *("--host", LOOPBACK, "--port", str(free_port())),
             *("--node-config", f"client={client} {table}"),
         )

@@ -19,7 +19,7 @@ from chronofed.core.spec_io import to_table
 if TYPE_CHECKING:
     from chronofed.runs.spec import Experiment
 
-PROTOCOL = 3
+PROTOCOL = 4
 MAX_ERROR_CHARACTERS = 500
 """Characters of an error about a message: it may quote what a stranger sent."""
 MAX_REPLY_CHARACTERS = 2**16

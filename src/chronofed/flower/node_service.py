@@ -13,7 +13,7 @@ from chronofed.flower.processes import LOOPBACK, Processes, find_program, free_p
 from chronofed.flower.resident import Resident
 
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 60.0
-START_PAUSE_S = 1.0
+START_PAUSE_S = 0.2
 """Seconds between the starts of two SuperNodes of a machine."""
 REFUSED_S, REFUSED_PAUSE_S = 180.0, 12.0
 """Seconds within which a SuperNode that was killed is accepted again, and the longest pause until then."""
@@ -46,7 +46,10 @@ class NodeService:
         self._resident = Resident(home / "work")
         variables = self._resident.environment(home / "work" / "home", len(folders))
         self.processes = Processes(home / "logs", variables)
-        self.nodes = [RunningNode(folder.resolve(), config, self.processes) for folder in folders]
+        program = self._resident.program("flower-supernode")
+        self.nodes = [
+            RunningNode(folder.resolve(), config, self.processes, program) for folder in folders
+        ]
 
     def __enter__(self) -> "NodeService":
         find_program("flower-supernode")
@@ -85,10 +88,14 @@ class RunningNode:
         folder: The folder.
         config: Settings of :class:`~chronofed.flower.settings.Node`.
         processes: Runs it.
+        program: What to run for a SuperNode; it ends when it has lost its SuperExec.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], processes: Processes) -> None:
+    def __init__(
+        self, folder: Path, config: Mapping[str, Any], processes: Processes, program: str
+    ) -> None:
         self.folder, self.about, self._processes = folder, read_node(folder), processes
+        self._program = program
         own = {key: _filled(value, self.about.name) for key, value in config.items()}
         first, *others = self.about.clients
         numbers = {"others": ",".join(map(str, others))} if others else {}
@@ -116,7 +123,7 @@ class RunningNode:
         self._processes.stop(self._process)
         self._processes.start(
             self._process,
-            *("flower-supernode", "--superlink", self.about.hub),
+            *(self._program, "--superlink", self.about.hub),
             *("--root-certificates", str(self.folder / CA)),
             *("--auth-supernode-private-key", str(self.folder / NODE_KEY)),
             *("--host", LOOPBACK, "--port", str(free_port())),
@@ -128,11 +135,6 @@ class RunningNode:
         if not self._processes.ended(self._process):
             if time.monotonic() - self._started > SOUND_S:
                 self._pause, self._sound = SHORTEST_PAUSE_S, time.monotonic()
-                if self._processes.lacks_children(self._process):
-                    say(
-                        f"the SuperNode of {self.about.name} has lost its SuperExec; starting it again"
-                    )
-                    self.start()
             return
         if time.monotonic() < self._started + self._pause:
             return

@@ -42,15 +42,19 @@ def find_program(name: str) -> str:
     return found
 
 
-def environment(home: Path, *first: Path, nodes: int = 1) -> dict[str, str]:
+def environment(
+    home: Path, *first: Path, nodes: int = 1, poll_s: float | None = None
+) -> dict[str, str]:
     """Return environment variables for Flower's programs.
 
     Args:
         home: Folder for Flower's own files.
         first: Folders to put first on the path.
         nodes: Number of SuperNodes that share this machine.
+        poll_s: Seconds between two looks of a SuperExec for work; by default it follows from ``nodes``.
     """
-    interval = min(max(SHORTEST_POLL_S, POLL_S_A_NODE * nodes), LONGEST_POLL_S)
+    usual = min(max(SHORTEST_POLL_S, POLL_S_A_NODE * nodes), LONGEST_POLL_S)
+    interval = usual if poll_s is None else poll_s
     path = os.pathsep.join([*map(str, first), _python_folder(), os.environ.get("PATH", "")])
     return {
         **os.environ,
@@ -197,6 +201,14 @@ def wait_for_port(port: int, processes: Processes) -> None:
         time.sleep(0.2)
     waited = f"{START_TIMEOUT_S:.0f} s"
     raise ChronofedError(f"nothing listens on port {port} after {waited}; see {processes.logs}")
+
+
+def changed_ns(file: Path) -> int:
+    """Return the time at which a file was touched last; 0 if never."""
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def exit_with_flower(grace_s: float = 5.0) -> None:

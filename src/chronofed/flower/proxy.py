@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from pwd import getpwuid
+from types import MappingProxyType
 
 from chronofed.core.atomic import write_atomic
 from chronofed.core.errors import RunError
@@ -33,8 +34,14 @@ NODE_CALLS = (
 """Calls of a node that has a key; registering and unregistering are the operator's."""
 HEARTBEAT, START = "/v1/fleet/send-node-heartbeat", "/v1/fleet/activate-node"
 CONFIGURATION, SEEN_LOG, ERROR_LOG = "nginx.conf", "seen.log", "nginx-error.log"
-MAX_BODY_MB = 64
-"""Largest request in megabytes; Flower sends arrays in parts of 5 MB, and apps of at most 10 MB."""
+BODY_MB, PART_MB, TREE_MB = 1, 6, 2
+"""Largest request in megabytes: of most calls, of a part of a reply, and of the list of its parts.
+
+Flower sends arrays in parts of 5 MB."""
+LARGER_CALLS = {"push-object": PART_MB, "push-messages": TREE_MB}
+PUSHED_LOG = "pushed.log"
+CONNECTIONS = 16
+"""Connections of a node at the same time; a SuperNode has about four."""
 
 _TEMPLATE = """\
 # Written by chronofed; changes are lost.
@@ -42,6 +49,8 @@ daemon off;
 {user}worker_processes 1;
 pid {folder}/nginx.pid;
 error_log {folder}/{error_log} warn;
+# Requests of before a change of the list of nodes end.
+worker_shutdown_timeout 60s;
 events {{ worker_connections 2048; }}
 http {{
   client_body_temp_path {folder}/temporary;
@@ -57,6 +66,10 @@ http {{
     default "";
 {nodes}
   }}
+  map $http_flwr_public_key $number {{
+    default "";
+{numbers}
+  }}
   # What the operator wants to know: starts and heartbeats of nodes, and every request that is refused.
   map $status:$request_uri $of_interest {{
     default 0;
@@ -67,7 +80,15 @@ http {{
   log_format seen escape=json '{{"time":$msec,"node":"$node","address":"$remote_addr",'
     '"status":$status,"request":"$request_method $request_uri"}}';
   access_log {folder}/{seen_log} seen if=$of_interest;
+  # How much each node sends; the hub refuses one that sends far more than its orders allow.
+  map $request_uri $of_weight {{
+    default 0;
+    "~^/v1/fleet/push-" 1;
+  }}
+  log_format pushed escape=json '{{"node":"$node","bytes":$request_length}}';
+  access_log {folder}/{pushed_log} pushed if=$of_weight;
   limit_conn_zone $binary_remote_addr zone=addresses:4m;
+  limit_conn_zone $node zone=nodes:4m;
   server {{
     listen {listen} ssl;
     ssl_certificate {certificate};
@@ -77,9 +98,10 @@ http {{
     client_header_timeout 15s;
     client_body_timeout 30s;
     send_timeout 60s;
-    client_max_body_size {max_body_mb}m;
+    client_max_body_size {body_mb}m;
     large_client_header_buffers 4 8k;
     limit_conn addresses {max_connections};
+    limit_conn nodes {connections};
     proxy_http_version 1.1;
     proxy_set_header Connection "";
     proxy_set_header Host $host;
@@ -100,7 +122,7 @@ _LOCATION = """\
     location = /v1/fleet/{call} {{
       if ($node = "") {{ return 401; }}
       if ($request_method != POST) {{ return 405; }}
-      {to}
+      {more}{to}
     }}"""
 WAITING_CALL = "pull-messages"
 """The call in which nodes wait for orders, at the relay."""
@@ -109,6 +131,10 @@ _WAITING = """\
 proxy_pass http://unix:{waiting}:/v1/fleet/{call};
       # A node that is not there any longer must not keep its place.
       proxy_read_timeout 60s;
+      proxy_set_header Connection "";
+      proxy_set_header Host $host;
+      # Whose answer may be there now; a node cannot say this of another one.
+      proxy_set_header Chronofed-Node $number;
       error_page 502 504 = @direct;"""
 
 
@@ -119,6 +145,7 @@ def configuration(
     link_port: int,
     nodes: Mapping[str, str],
     waiting: Path,
+    numbers: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """Return the configuration of nginx.
 
@@ -129,11 +156,19 @@ def configuration(
         link_port: Port of the SuperLink on this machine.
         nodes: Name of every node that may join, by the header that holds its public key.
         waiting: Address of the relay (:mod:`~chronofed.flower.relay`), a Unix socket.
+        numbers: Flower's number of every node, by the same header.
     """
     place = {"host": LOOPBACK, "port": link_port, "waiting": _quoted(waiting)}
-    names = "\n".join(f'    "{header}" "{name}";' for header, name in sorted(nodes.items()))
+    names, known = (
+        "\n".join(f'    "{header}" "{value}";' for header, value in sorted(each.items()))
+        for each in (nodes, numbers)
+    )
     to = {call: (_WAITING if call == WAITING_CALL else _DIRECT) for call in NODE_CALLS}
-    calls = (_LOCATION.format(call=c, to=to[c].format(call=c, **place)) for c in NODE_CALLS)
+    more = {c: f"client_max_body_size {mb}m;\n      " for c, mb in LARGER_CALLS.items()}
+    calls = (
+        _LOCATION.format(call=c, more=more.get(c, ""), to=to[c].format(call=c, **place))
+        for c in NODE_CALLS
+    )
     # Started by root, nginx would let another user do the work, who cannot write to the hub's folder.
     user = f"user {getpwuid(0).pw_name};\n" if os.geteuid() == 0 else ""
     return _TEMPLATE.format(
@@ -146,13 +181,16 @@ def configuration(
         seen_log=SEEN_LOG,
         heartbeat=HEARTBEAT,
         start=START,
-        max_body_mb=MAX_BODY_MB,
+        pushed_log=PUSHED_LOG,
+        body_mb=BODY_MB,
+        connections=CONNECTIONS,
         # Several nodes may share an address, and each holds a few connections.
         max_connections=1024,
         listen=listen,
         host=LOOPBACK,
         port=link_port,
         nodes=names,
+        numbers=known,
         locations="\n".join(calls),
     )
 
@@ -183,10 +221,15 @@ def reload(folder: Path) -> None:
 
 
 def rotate(folder: Path, max_bytes: int = 5_000_000) -> None:
-    """Start a new log of heartbeats if the present one is large; one older is kept."""
-    log = folder / SEEN_LOG
-    if log.exists() and log.stat().st_size > max_bytes:
+    """Start new logs of heartbeats and of what was sent if the present ones are large; one older is kept."""
+    large = [
+        log
+        for log in (folder / SEEN_LOG, folder / PUSHED_LOG)
+        if log.exists() and log.stat().st_size > max_bytes
+    ]
+    for log in large:
         log.replace(log.with_suffix(".old"))
+    if large:
         _signal(folder, signal.SIGUSR1)
 
 

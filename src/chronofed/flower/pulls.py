@@ -10,10 +10,12 @@ import os
 import queue
 import resource
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock, Thread, stack_size
 from typing import Any, TypeAlias
+
+from chronofed.flower.messages import MessageError
 
 COPIES, SPARE_BYTES = 6, 2**29
 """Memory that fetching replies may take: copies of the largest one, and what else happens meanwhile."""
@@ -26,8 +28,11 @@ NODES_AT_ONCE = 8
 MAX_PULLS = 3
 """Replies of one node that may be under way before it is asked for more."""
 
+STACK_BYTES = 2**20
+"""Memory that a thread may take for its calls: with the usual 8 MB, some threads take all that is allowed."""
+
 Pulled: TypeAlias = Any
-"""A reply of Flower's, or the reason why it cannot be used."""
+"""A reply of Flower's, the reason why it must be refused, or the error in its place."""
 
 
 class Pulls:
@@ -39,24 +44,34 @@ class Pulls:
 
     def __init__(self, grid: Any) -> None:
         self._grid = grid
+        stack_size(STACK_BYTES)
         self._node_of: dict[str, int] = {}
         self._under_way: dict[str, int] = {}
         self._busy: Counter[int] = Counter()
         self._turn: list[int] = []
         self._done: queue.SimpleQueue[tuple[str, Pulled | BaseException]] = queue.SimpleQueue()
         self._kept: dict[str, Pulled] = {}
+        self._again: set[int] = set()
         self._lock, self._memory = Lock(), MemoryLimit()
 
     def expect(self, message_id: str, node: int) -> None:
         """Note which node a message was sent to."""
         self._node_of[message_id] = node
 
-    def collect(self, wanted: Sequence[str], max_bytes: int) -> list[tuple[str, Pulled]]:
+    @property
+    def ready(self) -> bool:
+        """True if something has arrived that :meth:`collect` has not seen yet."""
+        return not self._done.empty()
+
+    def collect(
+        self, wanted: Sequence[str], max_bytes: int, nodes: Collection[int] | None = None
+    ) -> list[tuple[str, Pulled]]:
         """Return the replies to these messages that have arrived, each once and with its id.
 
         Args:
             wanted: Ids of messages.
             max_bytes: Size of the largest reply that may be honest.
+            nodes: The nodes that may have sent a reply; by default some, in turns.
 
         Raises:
             Exception: If Flower itself fails.
@@ -64,7 +79,7 @@ class Pulls:
         with self._lock:
             self._memory.limit(COPIES * max_bytes + SPARE_BYTES, anew=not self._under_way)
             try:
-                own = self._start(wanted)
+                own = self._start(wanted, nodes)
                 self._wait(own)
             finally:
                 if not self._under_way:
@@ -81,22 +96,33 @@ class Pulls:
             if not self._under_way:
                 self._memory.lift()
 
-    def _start(self, wanted: Sequence[str]) -> set[str]:
-        """Ask some nodes, in turns; return the ids that are asked for."""
+    def _start(self, wanted: Sequence[str], nodes: Collection[int] | None) -> set[str]:
+        """Ask some nodes; return the ids that are asked for."""
         due: dict[int, list[str]] = {}
         for message_id in wanted:
             node = self._node_of.get(message_id)
             free = message_id not in self._kept and message_id not in self._under_way
             if node is not None and free and self._busy[node] < MAX_PULLS:
                 due.setdefault(node, []).append(message_id)
-        waiting = [node for node in self._turn if node in due]
-        waiting += [node for node in due if node not in waiting]
-        now, self._turn = waiting[:NODES_AT_ONCE], waiting[NODES_AT_ONCE:]
+        if nodes is None:
+            now = self._in_turn(due)
+        else:
+            now = [node for node in (*self._again, *nodes) if node in due]
+            now = list(dict.fromkeys(now))[:NODES_AT_ONCE]
+            # Those that are under way may have been asked too early.
+            self._again = (self._again | set(nodes)) - set(now)
+            self._again &= set(self._node_of.values())
         for node in now:
             self._busy[node] += len(due[node])
             self._under_way |= dict.fromkeys(due[node], node)
             Thread(target=self._pull, args=(due[node],), daemon=True).start()
         return {message_id for node in now for message_id in due[node]}
+
+    def _in_turn(self, due: Collection[int]) -> list[int]:
+        waiting = [node for node in self._turn if node in due]
+        waiting += [node for node in due if node not in waiting]
+        self._turn = waiting[NODES_AT_ONCE:]
+        return waiting[:NODES_AT_ONCE]
 
     def _pull(self, message_ids: list[str]) -> None:
         for message_id in message_ids:
@@ -105,7 +131,7 @@ class Pulls:
                 # At most one reply is expected; a node may claim that it answers something else.
                 found = next(iter(self._grid.pull_messages([message_id])), None)
                 if found is not None and found.metadata.reply_to_message_id != message_id:
-                    found = "the reply is for another message"
+                    found = MessageError("the reply is for another message")
             except BaseException as error:
                 found = error
             self._done.put((message_id, found))
@@ -118,28 +144,41 @@ class Pulls:
                 return
             own.discard(message_id)
             self._busy[self._under_way.pop(message_id)] -= 1
-            if isinstance(found, BaseException):
+            if isinstance(found, BaseException) and not isinstance(found, MessageError):
                 found = _refusal(found)
             if found is not None:
                 self._kept[message_id] = found
 
 
-def _refusal(error: BaseException) -> str | None:
+def _refusal(error: BaseException) -> MessageError | str | None:
     """Return the reason why a reply cannot be used, if its node is the cause.
 
-    A SuperLink that fails, for example because its database is locked, is asked again: ``None``.
+    A SuperLink that fails, for example because its database is locked, is asked again: ``None``. If this
+    process is short of threads, nobody is to blame: the node is asked again.
 
     Raises:
         BaseException: If it is not: the run has ended, or the SuperLink is gone.
     """
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if status in _BUSY_STATUS:
+    if is_busy(error):
         return None
+    status = _status(error)
     if not isinstance(error, _SPOILED) and status not in _SPOILED_STATUS:
         raise error
     if isinstance(error, MemoryError):
-        return "the reply does not fit into the memory that replies may take"
-    return f"the reply cannot be put together: {error or type(error).__name__}"
+        return MessageError("the reply does not fit into the memory that replies may take")
+    if isinstance(error, RuntimeError) and "new thread" in str(error):
+        return f"the server was short of memory: {error}"
+    return MessageError(f"the reply cannot be put together: {str(error) or type(error).__name__}")
+
+
+def is_busy(error: BaseException) -> bool:
+    """Tell if this is the answer of a SuperLink whose database is locked, and which should be asked again."""
+    return _status(error) in _BUSY_STATUS
+
+
+def _status(error: BaseException) -> int | None:
+    status: int | None = getattr(getattr(error, "response", None), "status_code", None)
+    return status
 
 
 _SPOILED_STATUS, _BUSY_STATUS = (400,), (500,)

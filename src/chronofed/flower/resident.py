@@ -1,12 +1,15 @@
-"""The processes that stay beside SuperNodes: a prefork server, and a worker that has imported torch."""
+"""The processes that stay beside SuperNodes: a prefork server, and a worker that has imported torch.
+
+Beside a SuperLink there is only a prefork server.
+"""
 
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from chronofed.flower.prefork import write_launchers
+from chronofed.flower.launchers import write_launchers
 from chronofed.flower.processes import Processes, environment
 from chronofed.flower.worker import ADDRESS
 
@@ -18,29 +21,38 @@ class Resident:
 
     Args:
         folder: Folder for their launchers.
+        worker: Whether there is a worker.
+        modules: More modules for the prefork server to import.
 
     Attributes:
         launchers: Folder of launchers, to put first on the path of SuperNodes.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, worker: bool = True, modules: Sequence[str] = ()) -> None:
         self.launchers, prefork = write_launchers(folder)
-        self._sockets = {PREFORK: prefork, WORKER: prefork.with_name(WORKER)}
+        self._modules = {PREFORK: modules, WORKER: ()}
+        self._sockets = {PREFORK: prefork}
+        if worker:
+            self._sockets[WORKER] = prefork.with_name(WORKER)
 
-    def environment(self, home: Path, nodes: int = 1) -> dict[str, str]:
+    def program(self, name: str) -> str:
+        """Return what to run for one of Flower's programs that stay: its launcher."""
+        return str(self.launchers / name)
+
+    def environment(
+        self, home: Path, nodes: int = 1, poll_s: float | None = None
+    ) -> dict[str, str]:
         """Return environment variables for SuperNodes, and for these processes themselves."""
-        return {
-            **environment(home, self.launchers, nodes=nodes),
-            ADDRESS: str(self._sockets[WORKER]),
-        }
+        worker = {ADDRESS: str(self._sockets[WORKER])} if WORKER in self._sockets else {}
+        return {**environment(home, self.launchers, nodes=nodes, poll_s=poll_s), **worker}
 
     def start(self, processes: Processes) -> None:
-        """Start both, without waiting for them: launchers and apps do."""
+        """Start them, without waiting for them: launchers and apps do."""
         for name in self._sockets:
             self._start(name, processes)
 
     def wait(self, processes: Processes) -> None:
-        """Wait until both listen.
+        """Wait until they listen.
 
         Raises:
             ChronofedError: If one of them ends.
@@ -64,4 +76,5 @@ class Resident:
     def _start(self, name: str, processes: Processes) -> None:
         self._sockets[name].unlink(missing_ok=True)
         module = f"chronofed.flower.{name}"
-        processes.start(name, sys.executable, "-m", module, str(self._sockets[name]))
+        command = (sys.executable, "-m", module, str(self._sockets[name]), *self._modules[name])
+        processes.start(name, *command)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from chronofed.flower.messages import Message, MessageError, read_reply, write_hello
 from chronofed.flower.transport import Answer, Transport
 
+HELLO_LOOKS = 15
+"""Looks at the nodes online after which a node is asked again: a busy SuperLink may have lost its reply."""
 MAX_HELLOS = 8
 """Maximum number of times that a node is asked which client it is."""
 
@@ -35,6 +37,8 @@ class Roster:
     _online: set[int] = field(init=False, default_factory=set)
     _asked: dict[int, int] = field(init=False, default_factory=dict)
     """Number of times that a node was asked."""
+    _looks: dict[str, int] = field(init=False, default_factory=dict)
+    """Looks at the nodes online since a message was sent that has no reply yet."""
     _hellos: dict[str, int] = field(init=False, default_factory=dict)
     """Node by id of a message that has no reply yet."""
 
@@ -61,7 +65,10 @@ class Roster:
         for node in self._online - online:
             self._asked.pop(node, None)
         self._online = online
-        known = set(self._hellos.values()) | set(self._nodes.values())
+        self._looks = {i: self._looks.get(i, 0) + 1 for i in self._hellos}
+        # A node that is late is asked again, and may still answer what it was asked first.
+        waiting = {self._hellos[i] for i, looks in self._looks.items() if looks <= HELLO_LOOKS}
+        known = waiting | set(self._nodes.values())
         new = [n for n in sorted(online - known) if self._asked.get(n, 0) < MAX_HELLOS]
         hello = write_hello(self.run)
         message_ids = self.transport.send([(node, hello) for node in new], ttl_s)
@@ -84,6 +91,8 @@ class Roster:
                 raise answer
             for client in _clients(answer):
                 self._assign(node, client)
+            # Other answers of this node say nothing new.
+            self._hellos = {i: asked for i, asked in self._hellos.items() if asked != node}
         except MessageError as error:
             self.report("unknown", node=node, reason=str(error))
         return True
@@ -98,7 +107,7 @@ class Roster:
             # The old node has answered before: do not ask it again.
             self._asked[before] = MAX_HELLOS
             self.report("moved", client=client, node=node, before=before)
-        else:
+        elif before is None:
             self.report("joined", client=client, node=node)
         self._nodes[client] = node
 

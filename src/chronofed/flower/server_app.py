@@ -3,7 +3,8 @@
 Settings of a run are in the app's ``[tool.flwr.app.config]``, or given with ``flwr run --run-config``:
 ``spec``, the specification; ``run``, the run directory on the server's machine; ``data``, its folder of data
 files; ``nodes``, a file that says which node is which client; ``sent``, a file to touch whenever orders were
-sent; and the settings of :class:`~chronofed.flower.settings.Federation`.
+sent; ``asked``, a folder with a file for every node that is touched whenever it asks for an order; ``allowed``,
+a file for how much each node may send; and the settings of :class:`~chronofed.flower.settings.Federation`.
 """
 
 import json
@@ -39,7 +40,7 @@ from chronofed.runs.json_files import read_json
 from chronofed.runs.load_spec import load, load_run
 from chronofed.runs.spec import Checkpoint, Experiment
 
-APP_KEYS = ("spec", "run", "data", "nodes", "sent")
+APP_KEYS = ("spec", "run", "data", "nodes", "sent", "asked", "allowed")
 """Settings of an app that do not belong to the federation."""
 
 
@@ -58,9 +59,9 @@ def server_app(file: str | Path) -> Any:
     def main(grid: Any, context: Any) -> None:
         exit_with_flower()
         config = context.run_config
-        data, nodes, sent = (_path(config, name) for name in ("data", "nodes", "sent"))
+        data, nodes, *files = (_path(config, name) for name in APP_KEYS[2:])
         experiment = load(folder / str(config.get("spec", "spec.toml")), data=data)
-        transport = GridTransport(grid, sent)
+        transport = GridTransport(grid, *files)
         run_server(experiment, run_path(config), transport, federation(config), data, nodes=nodes)
 
     app.main()(main)
