@@ -22,7 +22,7 @@ from chronofed import (
 from chronofed.core.errors import SpecError
 from chronofed.core.spec_io import from_table, to_table
 from chronofed.methods.backbones.base import SERVED
-from chronofed.methods.heads.base import BODY, JUDGED, SOLVED
+from chronofed.methods.heads.base import ASKED, BODY, JUDGED, SOLVED
 from tests.theory.test_heads import last_of, task
 
 TRAINS = Train(lr=0.3, steps=3, batch_size=8)
@@ -30,11 +30,11 @@ TRAINS = Train(lr=0.3, steps=3, batch_size=8)
 
 def test_clients_test_the_models_that_could_be_served():
     """On their own data, in double precision for the head."""
-    learned, head = task("double_mlp"), Auto()
+    learned, head = task("double_mlp"), Auto(every=1)
     method = Method(Averaged(), head=head)
     server = last_of(method, learned, 3, TRAINS).server
     sent = method.composed.broadcast({n: t for n, t in server.items() if n != SERVED})
-    assert set(sent) == {"params", BODY, SOLVED}
+    assert set(sent) == {"params", BODY, SOLVED, ASKED}
     objective, samples = learned.objective(), learned.data.train
     found = head.judge(objective, sent, objective.buffers, samples)
     for params, got in zip((server["params"], server["averaged"]), found[:2], strict=True):
@@ -48,7 +48,7 @@ def test_clients_test_the_models_that_could_be_served():
 
 def test_of_a_regression_it_is_the_squared_error():
     learned = task(regression=True)
-    head = Auto()
+    head = Auto(every=1)
     server = last_of(Method(Averaged(), head=head), learned, 3, TRAINS).server
     sent = Method(Averaged(), head=head).composed.broadcast(server)
     objective, samples = learned.objective(), learned.data.train

@@ -1,5 +1,7 @@
 """Heads and the mean of models against their formulas written out in NumPy, in float64."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -22,6 +24,7 @@ from chronofed import (
     Regression,
     Ridge,
     Samples,
+    SerialEngine,
     Subsets,
     Train,
     run,
@@ -29,7 +32,17 @@ from chronofed import (
 from chronofed.core.errors import IncompatibleError, SpecError
 from chronofed.methods.accountant import combined, epsilon
 from chronofed.methods.backbones.base import SERVED
-from chronofed.methods.heads.base import DECAYS, SCORES, SEEN, SUMS
+from chronofed.methods.heads.base import (
+    ASKED,
+    BODY,
+    BY_CLIENT,
+    DECAYS,
+    SCORES,
+    SEEN,
+    SOLUTION,
+    SUMS,
+    TOTALS,
+)
 from chronofed.methods.heads.shrinking import factor, oas, shrunk
 from chronofed.methods.heads.sums import Sums
 from chronofed.runs.checkpoint import decode, encode
@@ -40,6 +53,7 @@ from chronofed.training.own_priors import personal_models
 
 CLASSES, WIDTH, SIZE = 4, 3, 80
 STILL = Train(lr=1e-30, steps=1)
+TRAIN = Train(lr=0.2, steps=3, batch_size=8)
 
 
 def double_linear(shape, classes):
@@ -121,7 +135,7 @@ def of_model(snapshot, learned):
 @pytest.mark.parametrize("rho", [0.0, 0.2])
 def test_it_is_the_discriminant_analysis_of_all_data_pooled(decay, rho):
     learned = task()
-    head = Gaussian(decay=decay, shrinkage=rho, prior="recent", samples="all")
+    head = Gaussian(decay=decay, shrinkage=rho, prior="recent", samples="all", every=1)
     found = of_model(last_of(Method(head=head), learned), learned)
     weight, bias, _ = analysis(*pooled(decay=decay), rho)
     want = probabilities(weight, bias, learned.data.test.x.numpy())
@@ -160,11 +174,14 @@ def test_shrinkage_by_formula():
 @pytest.mark.parametrize(
     ("head", "train", "want"),
     [
-        (Gaussian(), Train(epochs=1), 5),
-        (Gaussian(), Train(epochs=0.25), 2),
-        (Gaussian(), Train(steps=2, batch_size=16), 4),
-        (Gaussian(), Train(epochs=30), 40),
-        (Gaussian(), Train(batch_size="full", epochs=2), 10),
+        (Gaussian(every=1), Train(epochs=1), 5),
+        (Gaussian(every=1), Train(epochs=0.25), 2),
+        (Gaussian(every=1), Train(steps=2, batch_size=16), 4),
+        (Gaussian(every=1), Train(epochs=30), 40),
+        (Gaussian(every=1), Train(batch_size="full", epochs=2), 10),
+        (Gaussian(), Train(epochs=1), 40),
+        (Gaussian(), Train(epochs=0.25), 10),
+        (Gaussian(every=2), Train(epochs=1), 10),
         (Gaussian(decay=1.0), Train(epochs=1), 40),
         (Gaussian(decay=1.0, by_client=True, prior="seen"), Train(epochs=1), 40),
         (Gaussian(samples="all"), Train(epochs=1), 40),
@@ -201,8 +218,55 @@ def test_some_samples_stand_for_all():
         Gaussian(decay=1.0, prior="seen", by_client=True, samples=4)
 
 
+def test_sums_are_asked_for_in_some_rounds():
+    """In those between nothing is sent for the head, and it stays."""
+    learned, head, asked, received = task("double_mlp"), Gaussian(every=3), [], []
+
+    class Spy(SerialEngine):
+        def map(self, method, orders, plan):
+            asked.append({name for order in orders for name in order.server})
+            for result in super().map(method, orders, plan):
+                received.append(SUMS in result.upload)
+                yield result
+
+    method = Method(Averaged(), head=head)
+    engine = Spy(learned)
+    snapshots = list(run(method, World(), learned, rounds=60, train=TRAIN, engine=engine))
+    due = [*range(32), *range(33, 48, 2), *range(50, 60, 3)]
+    with_sums = {"params", BODY, ASKED}
+    assert asked == [with_sums if t in due else {"params"} for t in range(60)]
+    assert received == [t in due for t in range(60) for _ in World.classes]
+    spans = learned.objective().names
+    last = slice(spans["fc.weight"].start, spans["fc.bias"].stop)
+    for t, (one, other) in enumerate(pairwise(snapshots), 1):
+        still = t not in due
+        assert torch.equal(one.server[TOTALS], other.server[TOTALS]) == still
+        assert torch.equal(one.params[last], other.params[last]) == still
+        assert not torch.equal(one.params, other.params)
+    assert [head.asks(s.server) for s in snapshots] == [t in due for t in range(1, 61)]
+
+
+def test_all_rounds_count_where_nothing_fades():
+    assert Gaussian(decay=1.0).period == Ridge(decay=1.0, by_client=True).period == 1
+    assert (Gaussian().period, Gaussian(decay=0.9).period, Gaussian(every=7).period) == (8, 8, 7)
+    with pytest.raises(ValueError, match=r"^Ridge.every: with by_client all rounds count"):
+        Ridge(decay=1.0, by_client=True, every=2)
+
+
+def test_the_last_layer_is_solved_again_only_for_other_sums(monkeypatch):
+    learned, solved = task("double_mlp"), []
+    real = Gaussian.solve
+    monkeypatch.setattr(Gaussian, "solve", lambda *given: solved.append(1) or real(*given))
+    head = Gaussian(decay=0.9, every=2)
+    server = last_of(Method(head=head), learned, 40, TRAIN).server
+    assert len(solved) == 32 + 4
+    forgotten = head.forget({**server, BY_CLIENT: torch.ones(2, server[TOTALS].shape[1])}, [0])
+    assert SOLUTION in server
+    assert SOLUTION not in forgotten
+
+
 def test_older_rounds_are_worth_fewer_samples():
-    decay, last = 0.5, last_of(Method(head=Gaussian(decay=0.5, samples="all")))
+    decay, last = 0.5, last_of(Method(head=Gaussian(decay=0.5, samples="all", every=1)))
     sizes = np.array([sum(len(v.indices) for v in World().at(t).visits.values()) for t in range(4)])
     weights = decay ** np.arange(3, -1, -1)
     want = (weights @ sizes) ** 2 / (weights**2 @ sizes)
@@ -215,7 +279,7 @@ def test_older_rounds_are_worth_fewer_samples():
 )
 def test_priors(prior, want):
     learned = task()
-    head = Gaussian(decay=0.3, shrinkage=0.1, prior=prior, samples="all")
+    head = Gaussian(decay=0.3, shrinkage=0.1, prior=prior, samples="all", every=1)
     found = of_model(last_of(Method(head=head), learned), learned)
     x, y, w = pooled(decay=0.3)
     if prior == "seen":
@@ -349,7 +413,9 @@ def test_features_are_those_of_the_model_that_is_served():
     learned, train = task("double_mlp"), Train(lr=0.5, steps=3, batch_size=8)
     before = last_of(Method(Averaged()), learned, 2, train)
     for body, params in (("served", before.params), ("trained", before.server["params"])):
-        head = Gaussian(decay=1e-300, shrinkage=0.1, prior="recent", body=body, samples="all")
+        head = Gaussian(
+            decay=1e-300, shrinkage=0.1, prior="recent", body=body, samples="all", every=1
+        )
         last = last_of(Method(Averaged(), head=head), learned, 3, train)
         objective = learned.objective()
         rows = np.concatenate([v.indices for v in World().at(2).visits.values()])
@@ -399,7 +465,7 @@ def test_what_is_served_does_not_travel_and_resumes():
             return super().start(server, client, local)
 
     last_of(Method(Spy(), head=Gaussian()), learned, 3, train)
-    assert seen == {"params", "head_body"}
+    assert seen == {"params", "head_body", "head_asked"}
 
 
 def test_a_client_is_forgotten_as_if_it_had_never_come():

@@ -17,6 +17,7 @@ class Flat:
     Attributes:
         module: The module, which this object now owns.
         spans: The slice of the flat vector that each named parameter occupies.
+        shapes: The shape of each named parameter.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -24,10 +25,12 @@ class Flat:
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._buffers = list(module.buffers())
         self.spans: dict[str, slice] = {}
+        self.shapes: dict[str, torch.Size] = {}
         start = 0
         for name, parameter in module.named_parameters():
             if parameter.requires_grad:
                 self.spans[name] = slice(start, start + parameter.numel())
+                self.shapes[name] = parameter.shape
                 start += parameter.numel()
         self._bound = _flatten(p.detach() for p in self._parameters)
         self._rebind()

@@ -94,8 +94,7 @@ class TorchObjective:
     @property
     def shapes(self) -> Mapping[str, torch.Size]:
         """The shape of each named parameter."""
-        named = dict(self.flat.module.named_parameters())
-        return {name: named[name].shape for name in self.names}
+        return self.flat.shapes
 
     def logits(self, params: Vector, x: Tensor) -> Tensor:
         """Outputs in evaluation mode: ``(b, classes)``, of a regression ``(b, 1)``."""
@@ -362,11 +361,18 @@ def _batch_norms(module: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
 
 
 def _allows_channels_last(module: nn.Module) -> bool:
-    """Check that no convolution of 1x1 with a stride has too few channels for torch."""
-    return not any(
-        math.prod(conv.kernel_size) == 1 < max(conv.stride) and conv.in_channels < LEAST_CHANNELS
-        for conv in module.modules()
-        if isinstance(conv, nn.Conv2d)
+    """Check that torch is neither broken nor slow with channels last."""
+    return not any(_wants_channels_apart(layer) for layer in module.modules())
+
+
+def _wants_channels_apart(layer: nn.Module) -> bool:
+    """Tell if a layer is a GroupNorm, or a 1x1 convolution with a stride and few channels."""
+    if isinstance(layer, nn.GroupNorm):
+        return True
+    return (
+        isinstance(layer, nn.Conv2d)
+        and math.prod(layer.kernel_size) == 1 < max(layer.stride)
+        and layer.in_channels < LEAST_CHANNELS
     )
 
 

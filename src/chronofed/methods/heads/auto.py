@@ -41,13 +41,14 @@ class Auto(Head, tag="auto"):
     last layer besides the model, and three forward passes of its data come on top. Refused in ``private``.
 
     Attributes:
-        decay: Weight of a round relative to the next; ``auto``: by evidence.
+        decay: Weight of sums relative to the next; ``auto``: by evidence.
         shrinkage: Share of the identity in the covariance; ``oas``: by formula.
         body: Always ``served``.
         write_back: Put the head into the model that clients train, too, scaled to the norm of the old one.
         by_client: Keep the sums of every client on the server.
-        samples: Most samples of a client's data set that are added up in a round. ``auto``: one for every eight
-            that local training passes over; all, if ``decay`` is 1.
+        every: Most rounds from one in which clients send sums to the next. ``auto``: 8; 1 if ``decay`` is 1.
+        samples: Most samples of a client's data set that are added up. ``auto``: one for every eight that local
+            training passes over in ``every`` rounds; all, if ``decay`` is 1.
         bound: Unused.
         layer: Name of the last layer; by default the last one whose weights are a matrix.
     """

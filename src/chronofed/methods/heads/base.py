@@ -25,16 +25,28 @@ JUDGED = "head_judged"
 """Entry in which clients answer about the models that could be served."""
 SOLVED = "head_solved"
 """The last layer that clients are sent to test."""
+ASKED = "head_asked"
+"""Entry that clients are sent in the rounds in which they add up their sums."""
+WHEN_ASKED = (ASKED, BODY, SOLVED)
+"""Entries that clients are sent in these rounds alone."""
+CLOCK = "head_clock"
+"""The rounds so far, and the round in which the server asks next."""
+SOLUTION = "head_solution"
+"""The last layer for the sums so far."""
 PLACE, SQUARES, SCORES, SEEN = "head_place", "head_squares", "head_scores", "head_seen"
 TOTALS, PRIORS, BY_CLIENT = "head_totals", "head_priors", "head_by_client"
 ROUNDS = "head_rounds"
-OWN = (ROUNDS, PLACE, SQUARES, SCORES, SEEN, TOTALS, PRIORS, BY_CLIENT, JUDGED)
+OWN = (ROUNDS, CLOCK, PLACE, SQUARES, SCORES, SEEN, TOTALS, PRIORS, BY_CLIENT, JUDGED, SOLUTION)
 """The entries of the server's state that are a head's."""
 
 DECAYS = (0.95, 0.98, 1.0, 0.9, 0.8, 0.6, 0.3)
 """The decays that ``auto`` chooses among; the first until there is evidence."""
 SCORED_EVERY = 32
-"""Most rounds from one comparison of decays to the next: each takes a system of equations for every decay."""
+"""Most sums from one comparison of decays to the next: each takes a system of equations for every decay."""
+EVERY = 8
+"""Most rounds from one in which clients add up sums to the next."""
+OF_THE_PAST = 16
+"""Sums are asked for again after a share of all rounds: one of so many."""
 COST = 8
 """Samples that local training passes over, for each one whose features are computed."""
 DISCOUNT = 0.9
@@ -50,25 +62,27 @@ class Head(Kind):
     Clients send, of the features :math:`f` (the inputs of the last layer) at the model that they received, the
     number of samples, :math:`\sum_j y_j`, :math:`\sum_j f_j y_j^\top` and the upper triangle of
     :math:`\sum_j f_j f_j^\top`, where :math:`y` is 1 for the sample's class and 0 for others. Replayed samples
-    do not count: they were sent when they were new. The server adds up and lets older rounds fade,
-    :math:`S \gets \gamma S + S_t`.
+    do not count: they were sent when they were new. The server adds up and lets older sums fade,
+    :math:`S \gets \gamma S + S_t`. Features change ever less from one round to the next, so it asks for sums in
+    every round at first, and later after a sixteenth of the rounds so far, at most ``every``.
 
     The head is part of the model that is evaluated and saved. Clients do not start from it, so training is the
     backbone's, unless ``write_back`` is set.
 
     Attributes:
-        decay: :math:`\gamma`, the weight of a round relative to the next. ``auto``: the one of a few under
-            which sums of a round were predicted best by the rounds before it. If features stand still that is
-            1, and less the faster they move.
+        decay: :math:`\gamma`, the weight of sums relative to the next. ``auto``: the one of a few under which
+            the sums of a round were predicted best by those before. If features stand still that is 1, and
+            less the faster they move.
         shrinkage: Share :math:`\rho` of the shrunk covariance that is a multiple of the identity. ``oas``: by
             the formula of Chen et al. (2010), from the covariance and the number of samples.
         body: The model whose features count. ``served``: the one that is evaluated, such as the mean of
             ``averaged``, which is then sent to clients as well. ``trained``: the one that clients train.
         write_back: Put the head into the model that clients train, too, scaled to the norm of the old one.
         by_client: Keep the sums of every client on the server, so that a client can be forgotten exactly.
-        samples: Most samples of a client's data set that are added up in a round, drawn anew; the sums are
-            scaled, so that they stand for all. ``auto``: one for every eight that local training passes over,
-            which saves most of the time that a head takes; all, if ``decay`` is 1 or with ``by_client``.
+        every: Most rounds from one in which clients send sums to the next. ``auto``: 8; 1 if ``decay`` is 1.
+        samples: Most samples of a client's data set that are added up, drawn anew; the sums are scaled, so that
+            they stand for all. ``auto``: one for every eight that local training passes over in ``every``
+            rounds, so that a head takes little time; all, if ``decay`` is 1 or with ``by_client``.
         bound: Largest l2 norm of a client's sums, which ``clipped`` and ``private`` need.
         layer: Name of the last layer, such as ``fc``; by default the last one whose weights are a matrix.
     """
@@ -86,6 +100,7 @@ class Head(Kind):
     body: Literal["served", "trained"] = "served"
     write_back: bool = False
     by_client: bool = False
+    every: Count | Literal["auto"] = "auto"
     samples: Count | Literal["auto", "all"] = "auto"
     bound: Positive | None = None
     layer: str | None = None
@@ -98,6 +113,9 @@ class Head(Kind):
         if self.by_client and isinstance(self.samples, int):
             name = type(self).__name__
             raise ValueError(f"{name}.samples: with by_client all count; leave it out")
+        if self.by_client and self.every not in ("auto", 1):
+            name = type(self).__name__
+            raise ValueError(f"{name}.every: with by_client all rounds count; leave it out")
 
     @abstractmethod
     def solve(self, sums: Sums, effective: float, state: Record) -> Solution:
@@ -118,6 +136,25 @@ class Head(Kind):
         """The decays that are followed."""
         return DECAYS if self.decay == "auto" else (self.decay,)
 
+    @property
+    def period(self) -> int:
+        """Most rounds from one in which clients send sums to the next."""
+        if self.every != "auto":
+            return self.every
+        return 1 if self.by_client or self.decay == 1.0 else EVERY
+
+    def asks(self, server: Record) -> bool:
+        """Tell if clients are to send sums in this round."""
+        rounds, due = server[CLOCK].tolist()
+        return bool(rounds == due)
+
+    def ticked(self, clock: Tensor) -> Tensor:
+        """Return the clock after a round."""
+        rounds, due = clock.tolist()
+        if rounds == due:
+            due += min(max(1, (rounds + 1) // OF_THE_PAST), self.period)
+        return torch.tensor([rounds + 1, due])
+
     def init(self, objective: Objective, clients: int) -> Record:
         """Return what the server knows before the first round.
 
@@ -136,6 +173,7 @@ class Head(Kind):
             TOTALS: zeros,
             SQUARES: zeros[:, 0].clone(),
             ROUNDS: torch.tensor(0),
+            CLOCK: torch.tensor([0, 0]),
             SCORES: zeros[:, 0].clone(),
             SEEN: torch.zeros(columns, dtype=torch.float64),
             PRIORS: torch.zeros(3, dtype=torch.float64),
@@ -154,7 +192,7 @@ class Head(Kind):
             return self.samples
         if self.samples == "all" or self.by_client or self.decay == 1.0:
             return size
-        return math.ceil(_passes(train, size) / COST)
+        return math.ceil(self.period * _passes(train, size) / COST)
 
     def observe(
         self,
@@ -206,7 +244,7 @@ class Head(Kind):
         raise NotImplementedError
 
     def update(self, state: Record, new: Tensor) -> Record:
-        """Return what the server knows after a round, of which it has the sum over clients."""
+        """Return what the server knows with the sums of a round, added up over clients."""
         new = new.double()
         counts = Sums.counts_in(new, len(state[SEEN]))
         decay = torch.tensor(self.decays, dtype=torch.float64)
@@ -227,13 +265,13 @@ class Head(Kind):
         kept = state[BY_CLIENT].clone()
         kept[some] = 0
         # The sum of what is left: nothing of what was taken back remains in its last digits.
-        return {**state, BY_CLIENT: kept, **self._left(state, kept)}
+        return {**_unsolved(state), BY_CLIENT: kept, **self._left(state, kept)}
 
     def take_back(self, state: Record, client: int, sums: Tensor) -> Record:
         """Take back some of what a client sent, if its sums were kept."""
         kept = state[BY_CLIENT].clone()
         kept[client] -= sums
-        return {**state, BY_CLIENT: kept, **self._left(state, kept)}
+        return {**_unsolved(state), BY_CLIENT: kept, **self._left(state, kept)}
 
     def _left(self, state: Record, kept: Tensor) -> Record:
         total = kept.sum(0)
@@ -247,6 +285,9 @@ class Head(Kind):
 
     def solution(self, server: Record) -> Solution | None:
         """Return the head of the server's state; ``None`` before there are sums."""
+        if SOLUTION in server:
+            known = server[SOLUTION]
+            return known[:, :-1], known[:, -1]
         k = self.best(server)
         sums = Sums.of(server[TOTALS][k], self._shape(server))
         if sums.size <= 0:
@@ -263,7 +304,8 @@ class Head(Kind):
         weight, bias = (part.reshape(-1).to(base) for part in found)
         served = base.clone()
         served[start:stop], served[first:last] = weight, bias
-        server = {**server, SERVED: served}
+        solution = torch.cat([found[0], found[1][:, None]], 1)
+        server = {**server, SERVED: served, SOLUTION: solution}
         if not self.write_back:
             return server
         params = server["params"].clone()
@@ -323,6 +365,11 @@ class Head(Kind):
         return state[PRIORS]
 
 
+def _unsolved(state: Record) -> Record:
+    """Return the state without the last layer, because the sums change."""
+    return {name: tensor for name, tensor in state.items() if name != SOLUTION}
+
+
 def last_layer(objective: Objective, name: str | None) -> Layer:
     """Return the last layer.
 
@@ -344,7 +391,7 @@ def last_layer(objective: Objective, name: str | None) -> Layer:
 
 
 def _due(rounds: int) -> bool:
-    """Decide whether decays are compared after so many rounds: early ones tell more than late ones.
+    """Decide whether decays are compared after so many sums: early ones tell more than late ones.
 
     >>> [t for t in range(50) if _due(t)]
     [1, 2, 4, 8, 16, 32]

@@ -35,13 +35,14 @@ class Gaussian(Head, tag="gaussian"):
     every decay that it follows.
 
     Attributes:
-        decay: Weight :math:`\gamma` of a round relative to the next; ``auto``: by evidence.
+        decay: Weight :math:`\gamma` of sums relative to the next; ``auto``: by evidence.
         shrinkage: Share :math:`\rho` of the identity; ``oas``: by formula.
         body: The model whose features count: the one that is ``served``, or the one that is ``trained``.
         write_back: Put the head into the model that clients train, too, scaled to the norm of the old one.
         by_client: Keep the sums of every client on the server, so that a client can be forgotten exactly.
-        samples: Most samples of a client's data set that are added up in a round. ``auto``: one for every eight
-            that local training passes over; all, if ``decay`` is 1.
+        every: Most rounds from one in which clients send sums to the next. ``auto``: 8; 1 if ``decay`` is 1.
+        samples: Most samples of a client's data set that are added up. ``auto``: one for every eight that local
+            training passes over in ``every`` rounds; all, if ``decay`` is 1.
         bound: Largest l2 norm of a client's sums, which ``clipped`` and ``private`` need.
         layer: Name of the last layer; by default the last one whose weights are a matrix.
         prior: The prior :math:`\pi_c`. ``seen``: the shares of the classes in all rounds. ``recent``: those

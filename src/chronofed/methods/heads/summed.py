@@ -8,7 +8,17 @@ from torch import Tensor
 
 from chronofed.core.types import Objective, Record
 from chronofed.methods.backbones.base import Backbone, Uploads, weighted_mean
-from chronofed.methods.heads.base import BODY, BY_CLIENT, JUDGED, OWN, SUMS, Head
+from chronofed.methods.heads.base import (
+    ASKED,
+    BODY,
+    BY_CLIENT,
+    CLOCK,
+    JUDGED,
+    OWN,
+    SOLUTION,
+    SUMS,
+    Head,
+)
 from chronofed.methods.wrappers.averaged import AVERAGED
 from chronofed.methods.wrappers.base import ClientWrapper, Computed, Wrapper
 from chronofed.methods.wrappers.clipped import Clipped
@@ -57,16 +67,23 @@ class Summed(ClientWrapper):
         return self._sure.forget(super().forget(server, clients), clients)
 
     def broadcast(self, server: Record) -> Record:
-        """As the inner backbone, and the model whose features count, if it is another one."""
-        sent = {**self.backbone.broadcast(_inner(server)), **self._sure.sent(server)}
+        """As the inner backbone; where sums are asked for, also the model whose features count."""
+        sent = self.backbone.broadcast(_inner(server))
+        if not self._sure.asks(server):
+            return sent
+        sent = {**sent, **self._sure.sent(server), ASKED: torch.tensor(1)}
         if self._sure.body == "served" and AVERAGED in server:
             return {**sent, BODY: server[AVERAGED]}
         return sent
 
     def aggregate(self, server: Record, uploads: Uploads) -> Record:
-        """As the inner backbone; add up the sums."""
+        """As the inner backbone; add up the sums, if there are any."""
         inner = self.backbone.aggregate(_inner(server), uploads)
         state = {name: server[name] for name in OWN if name in server}
+        state[CLOCK] = self._sure.ticked(server[CLOCK])
+        if not self._sure.asks(server):
+            return {**inner, **state}
+        state.pop(SOLUTION, None)
         if self._sure.judges:
             state |= self._sure.judged(state, weighted_mean(uploads, JUDGED))
         state |= self._sure.update(state, _total(uploads))
