@@ -27,6 +27,7 @@ extensions = [
 ]
 exclude_patterns = [
     "_build",
+    "_templates",
     "results/paper/*",
     "results/tuning/*",
 ]  # the latter are included by a page
@@ -48,6 +49,7 @@ html_theme = "furo"
 html_title = f"chronofed {release}"
 html_math_renderer = "mathml"
 html_static_path = ["_static"]
+templates_path = ["_templates"]
 html_css_files = ["mathml.css", "pages.css"]
 html_copy_source = False
 html_show_sphinx = False

@@ -17,6 +17,8 @@ CHANGES = (
     ("<pre>", '<pre tabindex="0">'),
     ('<div class="table-wrapper', '<div tabindex="0" class="table-wrapper'),
 )
+# A list of descriptions alone.
+PARAMETERS = re.compile(r"<dl>\n((?:<dd>(?:(?!</?d[dl]>).)*</dd>\n)+)</dl>")
 
 
 def complete(folder: Path) -> None:
@@ -29,7 +31,14 @@ def complete(folder: Path) -> None:
             text = text.replace(old, new)
         # A corner of a table without words is no heading.
         text = re.sub(r'<th class="head([^"]*)"><p></p></th>', r'<td class="head\1"></td>', text)
+        # Parameters of a long signature are a list without terms.
+        text = PARAMETERS.sub(_listed, text)
         path.write_text(text, encoding="utf-8")
+
+
+def _listed(found: re.Match[str]) -> str:
+    items = found[1].replace("<dd>", "<li>").replace("</dd>", "</li>")
+    return f'<ul class="sig-parameters">\n{items}</ul>'
 
 
 def after(app: Sphinx, exception: Exception | None) -> None:

@@ -1,5 +1,6 @@
 """Every map and stacked chart is that of its own run: colours and words against the records."""
 
+import itertools
 import json
 import re
 
@@ -8,6 +9,7 @@ import pytest
 
 from chronofed.reports.styles import COLOURS
 from tests.browser.marks import colour, image, near, number, probe, rgb
+from tests.helpers.scenes import monthly
 
 PLACES = [(0.4, 0.1), (0.6, 0.45), (0.8, 0.3), (0.9, 0.62), (0.97, 0.8), (0.3, 0.7)]
 
@@ -178,3 +180,22 @@ def test_time_by_phase_is_the_mean_over_seeds(tab, two):
             title = bar.locator("title").evaluate("(e) => e.textContent")
             assert title == f"{group.name}, {phase}: {mean:.4g} s"
     assert max(scale) - min(scale) < 0.3  # one scale for all bars
+
+
+def test_names_below_a_map_do_not_touch(tab, made, tmp_path):
+    """Months, of which the last is moved inside; and every class has its name, also where cells are low."""
+    months = [f"{2008 + k // 12}-{1 + k % 12:02d}" for k in range(113)]
+    view = monthly(tmp_path / "run", "A", 0, months)
+    address, _ = made("months", [view.path])
+    for width in (390, 900, 1440):
+        page = tab(width=width).open(address)
+        code = """() => { const map = new cf.Heatmap({ label: "t", describe: () => [""] });
+        document.querySelector("main").append(cf.el("div", {}, map.node));
+        map.update({ rows: ["one", "two"], columns: NAMES, value: () => 0.5 });
+        const context = map.canvas.getContext("2d"); context.font = "12px system-ui, sans-serif";
+        return map.canvas.texts.map(([text, x, y]) => [text, x, y, context.measureText(text).width]); }"""
+        texts = page.evaluate(code.replace("NAMES", json.dumps(months)))
+        below = sorted((x - wide / 2, x + wide / 2) for text, x, _, wide in texts if "-" in text)
+        assert len(below) > 2
+        assert all(b[0] - a[1] > 4 for a, b in itertools.pairwise(below))
+        assert {"one", "two"} <= {text for text, *_ in texts}

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from chronofed.runs import RunDirectory
-from tests.browser.test_report import CHART
-from tests.helpers.scenes import write_run
+from tests.browser.marks import CHART, MAIN
+from tests.helpers.scenes import monthly, write_run
 
 LOOK = "(all) => all.map((e) => getComputedStyle(e).stroke + e.getAttribute('stroke-dasharray'))"
 STYLES = """() => Object.fromEntries([...document.querySelectorAll('#curves .key')].map(
@@ -64,6 +64,14 @@ def test_a_failed_run_shows_the_reason_and_no_false_words(tab, made, tmp_path):
     RunDirectory(path).fail("round 1: the model is no longer finite")
     page = tab().open(made("failed", [path])[0])
     assert page.locator("h1").inner_text() == "Core failed after round 0 of 1"
+    reason = page.locator("p.verdict.failed")
+    assert reason.inner_text() == "Core, seed 0 failed: round 1: the model is no longer finite"
+    colour = "(e) => getComputedStyle(e).color"
+    own, in_table, soft = (
+        page.locator(place).first.evaluate(colour)
+        for place in ("p.verdict.failed", ".failure", ".provenance")
+    )
+    assert own == in_table != soft
     words = page.locator("body").inner_text()
     assert words.count("round 1: the model is no longer finite") >= 2
     assert "Nothing is remembered" not in words
@@ -93,6 +101,10 @@ def test_one_run_and_a_running_one(tab, made, tmp_path):
         r"FedAvg reaches [\d.]+ % test accuracy after round 40", page.locator("h1").inner_text()
     )
     assert not page.locator(".differences").is_visible()
+    empty = page.locator(".card:visible").evaluate_all(
+        "(all) => all.filter((e) => !e.innerText.trim()).length"
+    )
+    assert empty == 0
     begun = write_run(tmp_path / "b", "FedAvg", 1, rounds=40, finish=False, periods=False)
     page = tab().open(made("begun", [begun])[0])
     assert page.locator("h1").inner_text() == "FedAvg was stopped after round 40 of 40"
@@ -145,6 +157,40 @@ def test_49_stations_with_names_and_a_calendar(tab, made, tmp_path):
     assert page.locator("#overview .tile", has_text="Station 17").count() == 1
 
 
+def test_many_months_are_calm(tab, made, tmp_path):
+    """Averaged over a year, which is said; marked by years; and a name has the last value."""
+    path, months = tmp_path / "a", [f"{2007 + k // 12}-{1 + k % 12:02}" for k in range(60)]
+    view = monthly(path, "A", 0, months)
+    page = tab(width=1440).open(made("months", [path])[0])
+    main = page.locator(MAIN)
+    assert "mean of the last 12 periods" in main.locator("figcaption").inner_text()
+    texts = [text for text, *_ in main.locator("canvas").evaluate("(c) => c.texts")]
+    assert [t for t in texts if re.fullmatch(r"20\d\d", t)] == ["2008", "2009", "2010", "2011"]
+    last = 100 * view.series("test_accuracy")[1][-12:].mean()
+    assert float(texts[texts.index("A") + 1]) == float(f"{last:.4g}")
+    # below, every month is drawn
+    page.locator(f"{CHART} .chart").focus()
+    page.keyboard.press("End")
+    assert page.locator("#spoken").inner_text().startswith("round 60: A")
+    words = page.locator(".tooltip").inner_text()
+    assert float(re.search(r"A: ([\d.]+)%", words)[1]) == float(
+        f"{100 * view.series('test_accuracy')[1][-1]:.4g}"
+    )
+    page.get_by_label("first round shown").fill("50")
+    page.get_by_label("first round shown").press("Enter")
+    texts = [t for t, *_ in page.locator(f"{CHART} canvas").evaluate("(c) => c.texts")]
+    assert {"2011-02", "2011-12"} & {*texts}  # single months, once few are shown
+
+
+def test_a_curve_that_stops_early_has_no_name_at_the_end(tab, made, tmp_path):
+    long = write_run(tmp_path / "a", "long", rounds=80, periods=False)
+    short = write_run(tmp_path / "b", "short", memory=3, rounds=20, periods=False, finish=False)
+    page = tab(width=1440).open(made("stops", [long, short])[0])
+    texts = [text for text, *_ in page.locator(MAIN).locator("canvas").evaluate("(c) => c.texts")]
+    assert "long" in texts
+    assert not [text for text in texts if text.startswith("short")]
+
+
 def test_500_runs_are_light(tab, made, tmp_path):
     paths = [
         write_run(tmp_path / str(k), f"lr={k % 250}", k // 250, rounds=20 + k % 250, periods=False)
@@ -153,7 +199,7 @@ def test_500_runs_are_light(tab, made, tmp_path):
     address, _ = made("many", paths)
     watched = tab(width=1440)
     page = watched.open(address)
-    assert len(page.content()) < 3_000_000
+    assert len(page.content()) < 2_000_000
     first = page.locator("figure[data-main=test_accuracy]").bounding_box()
     assert first["y"] < 900
     assert page.locator("#curves .legend").bounding_box()["height"] < 200
@@ -172,3 +218,32 @@ def test_colours_stay_when_the_selection_changes(tab, serve, runs):
     after = page.evaluate(style)
     assert after == {name: k for name, k in before.items() if name in after}
     assert [a for a, b in itertools.pairwise(before.values()) if a == b] == []
+
+
+@pytest.mark.parametrize("width", [390, 1280, 1440])
+def test_every_curve_of_the_first_chart_is_named(tab, serve, runs, width):
+    """At the ends of the curves, or in the legend where there is no room; on the live page, too."""
+    page = tab(width=width).open(serve(runs) + "#run=core-0&run=plain-0")
+    page.wait_for_timeout(300)
+    drawn = [text for text, *_ in page.locator(MAIN).locator("canvas").evaluate("(c) => c.texts")]
+    legend = page.locator(f"{MAIN} .legend")
+    told = legend.inner_text().split("\n") if legend.is_visible() else []
+    assert {"FedAvg", "CFL-Core-Set"} <= {*drawn} ^ {*told}
+
+
+def test_long_names_of_runs_are_whole_in_the_list(tab, serve, tmp_path):
+    name = "lr=0.05, memory=core-set, scenario.clients=30, method.memory.size=100"
+    write_run(tmp_path / "a", name, 12)
+    page = tab(width=1440).open(serve(tmp_path))
+    title = page.locator(".runs .title")
+    assert title.inner_text().strip() == f"{name}, seed 12"
+    assert title.evaluate("(e) => e.scrollWidth <= e.clientWidth + 1")
+
+
+def test_the_list_of_a_phone_stays_in_its_card(tab, serve, tmp_path):
+    for k in range(12):
+        write_run(tmp_path / str(k), f"run {k}", k, rounds=20, periods=False)
+    page = tab(width=390).open(serve(tmp_path))
+    card, rows = page.locator("aside").bounding_box(), page.locator(".runs").bounding_box()
+    assert rows["height"] > 100
+    assert rows["y"] + rows["height"] <= card["y"] + card["height"]

@@ -101,6 +101,45 @@ def test_the_table_can_be_saved(tab, two, tmp_path, name, kind):
     assert (tmp_path / "saved").read_text() == getattr(results_table(two[1]), kind)()
 
 
+def test_trials_of_one_name_are_named_by_what_differs(tab, made, serve, tmp_path):
+    for n in (1, 2, 5):
+        write_run(tmp_path / f"{n:08x}", "demo", memory=n, rounds=20, finish=n > 1)
+    page = tab().open(made("named", sorted(tmp_path.iterdir()))[0])
+    names = page.locator("table.summary .name").all_inner_texts()
+    assert names == ["size 2", "size 5", "size 1 (stopped)"]  # those that finished first
+    keys = page.locator("#curves .key").all_inner_texts()
+    assert sorted(keys) == ["size 1 (stopped)", "size 2", "size 5"]
+    assert not page.locator("body").get_by_text("0000000").count()
+    # the first question is not asked about a run that did not finish
+    assert "size 1" not in page.locator("#forgetting .answer").inner_text()
+    live = tab().open(serve(tmp_path))
+    titles = live.locator(".runs .title").all_inner_texts()
+    assert sorted(text.strip() for text in titles) == [
+        "size 1, seed 0", "size 2, seed 0", "size 5, seed 0",
+    ]  # fmt: skip
+
+
+def test_settings_of_many_experiments_are_rows(tab, made, tmp_path):
+    paths = [write_run(tmp_path / str(n), f"m{n}", memory=n, rounds=8) for n in range(1, 9)]
+    for count in (3, 8):
+        page = tab().open(made(f"settings {count}", paths[:count])[0])
+        table = page.locator("#settings table").first
+        heads = table.locator("thead th").all_inner_texts()
+        if count == 3:
+            assert heads == ["setting", "m1", "m2", "m3"]
+        else:
+            assert heads == ["experiment", "method.memory.size"]
+            assert table.locator("tbody tr").nth(4).inner_text().split() == ["m5", "5"]
+    # all settings are built when they are opened, and what is alike is said once
+    assert page.locator("#settings details table").count() == 0
+    page.locator("#settings summary").click()
+    rows = page.locator("#settings details tbody tr")
+    rows.first.wait_for()
+    texts = dict(row.inner_text().split("\t") for row in rows.all())
+    assert texts["rounds"] == "8"
+    assert texts["method.memory.size"] == "1; 2; 3; 4; 5; 6; … (8 values)"
+
+
 def test_a_sweep_is_setting_against_score_with_the_ten_best(tab, made, tmp_path):
     sizes = [1, 2, 5, 10, 20, 50, 100, 200, 300, 400, 500, 600]
     paths = [

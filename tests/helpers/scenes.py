@@ -5,6 +5,7 @@ import math
 import random
 
 from chronofed import CoreSet, Experiment, Method
+from chronofed.reports.runs import RunView
 from chronofed.runs import RunDirectory
 from chronofed.training.summary import summarise
 
@@ -75,3 +76,18 @@ def write_run(
     if finish:
         run.finish(summarise(history) | {"seconds": 12.0})
     return path
+
+
+def monthly(path, name, seed, names):
+    """A run with an evaluation after every period."""
+    write_run(path, name, seed, rounds=len(names), periods=False)
+    draw = random.Random(seed)
+    lines = [{"round": t + 1, "test_accuracy": draw.random()} for t in range(len(names))]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (path / "digests.json").unlink()
+    about = RunDirectory(path).scenario()
+    RunDirectory(path).describe_scenario(
+        about | {"rounds": len(names), "period_names": list(names)}
+    )
+    (path / "digests.json").unlink(missing_ok=True)
+    return RunView.read(path)

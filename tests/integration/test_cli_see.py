@@ -10,6 +10,8 @@ import pytest
 
 from chronofed.cli.main import main
 from chronofed.reports.run_index import RunIndex
+from tests.helpers.pages import content_of
+from tests.helpers.scenes import write_run
 
 SPEC = """
 name = "tiny"
@@ -58,7 +60,7 @@ def test_a_report_of_a_folder(call, grid, tmp_path):
     assert "2 runs; report:" in err
     page = (tmp_path / "r.html").read_text()
     assert "<title>&lt;b&gt;Mine</title>" in page
-    content = json.loads(page.split('type="application/json">')[1].split("</script>")[0])
+    content = content_of(page)
     assert [m["key"] for m in content["measures"]] == [
         "test_accuracy",
         "forgetting",
@@ -83,6 +85,47 @@ def test_a_report_of_nothing(call, tmp_path):
     assert code == 4
     assert "no run is below it" in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_a_terminal_says_what_it_leaves_out(call, tmp_path, monkeypatch, width):
+    """Columns for which there is no room, curves of many experiments, and curves without Unicode."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("NO_COLOR", "1")
+    paths = [write_run(tmp_path / f"{k}", f"run {k}", memory=k + 1) for k in range(10)]
+    code, out, err = call("compare", *paths)
+    assert code == 0, err
+    assert "\x1b" not in out
+    assert max(map(len, out.splitlines())) <= width
+    text = " ".join(out.split())
+    assert (
+        "8 of 10 experiments are drawn, finished ones first, and the best; all of them: --html"
+        in text
+    )
+    assert ("no room for:" in text) == (width == 60)
+    assert text.count("━━━ run") + text.count("━ ━ run") == 8
+    assert "8 of" not in call("compare", *paths[:8])[1]
+
+
+def test_a_narrow_terminal_shows_the_last_value_and_forgetting(call, tmp_path, monkeypatch):
+    """What the package is about is not the first to go; at 80 columns there is room for three."""
+    paths = [write_run(tmp_path / f"{k}", "run", k) for k in range(2)]
+    for width, wanted in ((52, ["last", "forgetting"]), (80, ["last", "anytime", "forgetting"])):
+        monkeypatch.setenv("COLUMNS", str(width))
+        head = " ".join(call("compare", *paths)[1].split("┡")[0].split())
+        assert [word for word in ("last", "anytime", "forgetting") if word in head] == wanted
+
+
+def test_a_scenario_says_which_clients_it_shows(call, grid, tmp_path):
+    pytest.importorskip("matplotlib")
+    path = write_run(tmp_path / "many", "run")
+    about = json.loads((path / "scenario.json").read_text())
+    (path / "scenario.json").write_text(json.dumps(about | {"clients": 49}))
+    (path / "digests.json").unlink()
+    code, _, err = call("plot", "scenario", path, "-o", "a.svg")
+    assert code == 0
+    assert "only the first 5 of 49 clients are recorded; all: chronofed scenario" in err
+    assert "clients are recorded" not in call("plot", "scenario", grid, "-o", "b.svg")[2]
 
 
 @pytest.mark.some(2)
@@ -161,7 +204,7 @@ def test_an_own_measure_from_the_command_line(call, tmp_path):
     assert json.loads(call("compare", "runs", "--json")[1])[0]["mean"]["last_margin"] == margin
     assert call("report", "runs", "-o", "r.html")[0] == 0
     page = (tmp_path / "r.html").read_text()
-    content = json.loads(page.split('type="application/json">')[1].split("</script>")[0])
+    content = content_of(page)
     live = RunIndex(tmp_path / "runs").payload(["one"])
     for payload in (content, live):
         (own,) = [one for one in payload["measures"] if one["key"] == "margin"]

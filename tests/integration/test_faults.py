@@ -45,9 +45,12 @@ def outcome(directory):
 
 
 def resume_with_file_limit(path, limit: int):
-    """Continue the run where the kernel lets no file grow beyond ``limit`` bytes, as a full disk would."""
+    """Continue the run where the kernel lets no file grow beyond ``limit`` bytes, as a full disk would.
+
+    Python itself would leave half of a compiled module behind, which breaks every later start.
+    """
     return subprocess.run(
-        [sys.executable, "-m", "chronofed", "resume", str(path), "--quiet"],
+        [sys.executable, "-B", "-m", "chronofed", "resume", str(path), "--quiet"],
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
         capture_output=True,
         text=True,

@@ -14,6 +14,7 @@ from chronofed.reports.runs import read_runs
 from chronofed.reports.terminal.comparison import comparison
 from chronofed.reports.verdict import verdict
 from chronofed.training.measure import decimals
+from tests.helpers.pages import content_of
 from tests.helpers.scenes import write_run
 
 
@@ -44,7 +45,7 @@ def test_every_number_is_the_same_everywhere(cli, folder):
         assert cli("compare", folder, "--table", folder / f"all.{kind}")[0] == 0
     cli("report", folder, "-o", folder / "report.html")
     page = (folder / "report.html").read_text()
-    content = json.loads(re.search(r'type="application/json">(.*?)</script>', page, re.S)[1])
+    content = content_of(page)
     console = Console(width=400, record=True, file=io.StringIO())
     console.print(comparison(found, width=400))
     in_terminal = [
@@ -89,10 +90,12 @@ def test_the_verdict_is_the_same_everywhere(cli, folder):
     printed = " ".join(cli("compare", folder)[1].split())
     cli("report", folder, "-o", folder / "report.html")
     page = (folder / "report.html").read_text()
-    content = json.loads(re.search(r'type="application/json">(.*?)</script>', page, re.S)[1])
+    content = content_of(page)
     about = content["overview"]
     shown = [about["verdict"][name] for name in ("headline", "clear", "unresolved")]
-    assert [line for line in shown if line] + about["verdict"]["remarks"] == judged.lines
+    assert [line for line in shown if line] + about["verdict"]["failures"] + about["verdict"][
+        "remarks"
+    ] == judged.lines
     drawn = {(one["row"], one["key"]): (one["text"], one["p"]) for one in about["differences"]}
     for d in judged.differences:
         assert drawn[d.row, d.column.key] == (d.signed, d.p_text)

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from chronofed.core.errors import MissingExtraError, SpecError, StorageError
-from chronofed.reports.figures import canvas, theory
+from chronofed.reports.figures import canvas, curves, theory
+from chronofed.reports.figures.scenario import Grid
+from chronofed.reports.groups import groups
+from chronofed.reports.runs import RunView
+from tests.helpers.scenes import monthly
 
 MAGIC = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 
@@ -111,3 +115,30 @@ def test_axes_are_linear_where_logarithms_say_nothing(tmp_path, saved):
     theory.draw_lines({"A": 5 + over}, over, ("", ""), tmp_path / "r.svg")
     (axes,) = saved[0].axes
     assert (axes.get_xscale(), axes.get_yscale()) == ("linear", "linear")
+
+
+def test_curves_name_periods_and_draw_single_evaluations(tmp_path, monkeypatch):
+    """The axis below has years of months; a run with one evaluation has a mark that is not cut at the axis."""
+    drawn = []
+    monkeypatch.setattr(curves.canvas, "save", lambda figure, path: drawn.append(figure))
+    months = [f"{2015 + k // 12}-{1 + k % 12:02d}" for k in range(36)]
+    long = monthly(tmp_path / "long", "long", 0, months)
+    once = monthly(tmp_path / "once", "once", 1, months)
+    first = (once.path / "metrics.jsonl").read_text().splitlines()[0]
+    (once.path / "metrics.jsonl").write_text(first + "\n")
+    (once.path / "summary.json").unlink()
+    found = groups([long, RunView.read(once.path)])
+    curves.draw_curves({"": found}, "test_accuracy", "accuracy", tmp_path / "a.png")
+    axes = drawn[0].axes[0]
+    assert axes.get_xlabel() == "period"
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["2015", "2016", "2017"]
+    assert axes.get_xticks().tolist() == [1, 13, 25]
+    looks = [(line.get_marker(), line.get_clip_on()) for line in axes.get_lines()]
+    assert looks == [("", True), ("o", False)]
+
+
+@pytest.mark.parametrize("kinds", [1, 2, 3])
+def test_circles_of_few_classes_do_not_merge(kinds):
+    """A client holds all of two or three classes at once."""
+    grid = Grid((0, 1), ("a", "b"), np.full((2, 2, kinds), 7))
+    assert np.sqrt(grid.area(grid.counts).max()) / 72 <= grid.line + 1e-9

@@ -3,7 +3,6 @@
 import io
 import json
 import math
-import re
 import shutil
 
 import pytest
@@ -20,6 +19,7 @@ from chronofed.reports.web.page import render
 from chronofed.runs import RunDirectory
 from chronofed.training.measures import columns
 from chronofed.training.summary import summarise
+from tests.helpers.pages import content_of
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_every_table_shows_the_same_digits(make, accuracy):
     assert f" {expected} " in console.export_text()
     page = render([row], "t")
     assert f"<td>{expected}</td>" in page  # without scripts
-    content = json.loads(re.search(r'type="application/json">(.*?)</script>', page, re.S)[1])
+    content = content_of(page)
     assert content["groups"][0]["cells"]["last"] == {"text": expected, "mean": accuracy}
     assert as_json(row)["mean"]["last"] == accuracy
 

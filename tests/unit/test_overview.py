@@ -15,7 +15,8 @@ from chronofed import CoreSet, Experiment, Method
 from chronofed.cli.compare import as_json
 from chronofed.reports.by_client import by_client, recalls
 from chronofed.reports.groups import groups
-from chronofed.reports.overview import calendar, overview, provenance
+from chronofed.reports.main_chart import calendar
+from chronofed.reports.overview import overview, provenance
 from chronofed.reports.payload import build_payload
 from chronofed.reports.results_table import results_table
 from chronofed.reports.runs import RunView
@@ -79,7 +80,13 @@ def test_numbers_agree_to_the_last_digit_everywhere(demo):
 
 def test_the_verdict_is_the_same_in_the_report_and_the_terminal(demo):
     about = build_payload(demo, "t")["overview"]["verdict"]
-    lines = [about["headline"] + ".", about["clear"], about["unresolved"], *about["remarks"]]
+    lines = [
+        about["headline"] + ".",
+        about["clear"],
+        about["unresolved"],
+        *about["failures"],
+        *about["remarks"],
+    ]
     assert sentences(demo).plain.splitlines() == [line for line in lines if line]
     page = render(demo, "t")
     assert f"<h1>{about['headline']}</h1>" in page

@@ -18,6 +18,7 @@ from chronofed.reports.terminal.comparison import comparison
 from chronofed.reports.web.page import DARK, asset, embedded, render, style
 from chronofed.runs import RunDirectory
 from chronofed.training.measures import columns
+from tests.helpers.pages import content_of
 
 
 @pytest.fixture
@@ -52,10 +53,30 @@ def test_repetitions_are_put_together(make_run):
     assert group.spread("nothing") is None
 
 
-def test_different_experiments_of_one_name_are_told_apart(make_run):
-    one, two = make_run("same", 0, [0.1], rounds=3), make_run("same", 0, [0.1], rounds=4)
-    names = [group.name for group in groups([one, two])]
-    assert names == [f"same ({one.path.name})", f"same ({two.path.name})"]
+def test_experiments_of_one_name_are_named_by_what_differs(make_run):
+    runs = [make_run("same", 0, [0.1], rounds=3), make_run("same", 0, [0.1], rounds=4)]
+    assert [group.name for group in groups(runs)] == ["rounds 3", "rounds 4"]
+    other = make_run("other", 0, [0.1], rounds=5)
+    half = make_run("same", 0, [0.1], rounds=6, finish=False)
+    names = [group.name for group in groups([*runs, other, half])]
+    assert names == ["same, rounds 3", "same, rounds 4", "other", "same, rounds 6 (stopped)"]
+
+
+def test_several_seeds_that_are_not_finished_keep_theirs(make_run):
+    done = [make_run("same", seed, [0.1], rounds=3, finish=False) for seed in (0, 1)]
+    rows = groups([*done, make_run("same", 0, [0.1], rounds=4)])
+    assert [row.name for row in rows] == [
+        "rounds 3, seed 0 (stopped)", "rounds 3, seed 1 (stopped)", "rounds 4",
+    ]  # fmt: skip
+
+
+def test_what_needs_more_is_told_apart_by_the_directory(make_run):
+    with_long = [make_run("same", 0, [0.1], rounds=3), make_run("same", 0, [0.1], rounds=4)]
+    for run, text in zip(with_long, ("x" * 80, "y" * 80), strict=True):
+        run.spec["note"] = text
+        run.spec["rounds"] = 3
+    names = [group.name for group in groups(with_long)]
+    assert names == [f"same ({run.path.name})" for run in with_long]
 
 
 def test_a_run_that_is_not_finished_shows_what_it_has(make_run):
@@ -127,7 +148,7 @@ def test_names_are_text_wherever_they_appear(make_run):
     assert "<script>alert" not in page
     assert "</title>&lt;" not in page.replace(escape(EVIL), "")
     assert page.count("&lt;script&gt;alert") >= 3  # title, heading, table
-    content = json.loads(re.search(r'type="application/json">(.*?)</script>', page, re.S)[1])
+    content = content_of(page)
     assert content["groups"][0]["name"] == EVIL
     assert content["title"] == EVIL
     table = comparison(groups([make_run(EVIL, 1, [0.1])]))

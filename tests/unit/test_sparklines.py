@@ -9,8 +9,9 @@ from rich.console import Console
 
 from chronofed.cli.progress import LINES, Bars, Latest, latest_table
 from chronofed.reports.groups import Group
-from chronofed.reports.terminal.sparklines import HEIGHT, braille, curves
+from chronofed.reports.terminal.sparklines import HEIGHT, MOST, braille, curves, most_telling
 from chronofed.runs import runner
+from chronofed.training.measures import BY_KEY
 
 
 def dots(lines):
@@ -103,3 +104,35 @@ def test_bars_carry_the_table():
     _, table = progress.get_renderables()
     assert table.row_count == LINES
     assert progress.evaluations[-1][1]["round"] == 9
+
+
+class Ended(Group):
+    """An experiment with a last value, finished or not."""
+
+    finished = True
+    level = 0.0
+
+    def bands(self, key):
+        x = np.arange(1.0, 4.0)
+        return (x, np.full(3, self.level), x * 0) if self.level else (x[:0],) * 3
+
+
+@pytest.mark.parametrize(
+    ("key", "best"), [("test_accuracy", [7, 8, 9, 10]), ("test_loss", [1, 2, 3, 4])]
+)
+def test_of_many_curves_the_best_that_finished_are_drawn(key, best):
+    """Nine experiments finished; two stopped, though ahead; one has no evaluation."""
+    found = []
+    for k in range(12):
+        group = Ended.__new__(Ended)
+        object.__setattr__(group, "level", 0.05 * k)
+        found.append(group)
+    stopped = {5, 11} if key == "test_accuracy" else {1, 11}
+    for k, group in enumerate(found):
+        object.__setattr__(group, "finished", k not in stopped)
+    shown = most_telling(found, BY_KEY[key])
+    assert len(shown) == MOST
+    assert shown == sorted(shown)
+    assert not {0, *stopped} & {*shown}
+    assert {*best} - stopped <= {*shown}
+    assert most_telling(found[:3], BY_KEY[key]) == [0, 1, 2]

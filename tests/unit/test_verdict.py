@@ -132,13 +132,13 @@ def test_against_baselines_that_all_runs_differ_from(make):
 def test_a_run_that_is_not_finished_says_so_and_why(make, end, word):
     found = verdict(groups(make("FedAvg", PLAIN[:1], end=end)))
     assert found.headline == f"FedAvg {word} after round 2 of 9"
-    assert ("FedAvg, seed 0 failed: it diverged" in found.remarks) == (end == "failed")
+    assert ("FedAvg, seed 0 failed: it diverged" in found.failures) == (end == "failed")
 
 
 def test_failures_beside_results_are_said(make):
     runs = make("FedAvg", PLAIN) + make("Core", AHEAD, CoreSet(5))
     runs += make("Bad", [[0.1]], Taylor(), end="failed")
-    assert "Bad, seed 0 failed: it diverged" in verdict(groups(runs)).remarks
+    assert verdict(groups(runs)).failures == ("Bad, seed 0 failed: it diverged",)
 
 
 def test_nothing_at_all():

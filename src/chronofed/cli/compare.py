@@ -52,17 +52,21 @@ def run(options: Namespace) -> int:
 
 def _emit_curves(found: "list[Group]") -> None:
     from chronofed.reports.groups import tasks_of
-    from chronofed.reports.terminal.sparklines import curves
+    from chronofed.reports.terminal.sparklines import curves, most_telling
     from chronofed.training.measure import HEADLINES
     from chronofed.training.measures import BY_KEY
 
     for measure in (BY_KEY[HEADLINES[task]] for task in tasks_of(found)):
-        drawn = curves(found, width(), measure.key, measure.scale)
+        shown = most_telling(found, measure)
+        drawn = curves(found, width(), measure.key, measure.scale, shown)
         if drawn is not None and plain():
             emit("Curves are drawn in a terminal with Unicode, or with --html.")
         elif drawn is not None:
             emit(f"{measure.name} {measure.symbol}".strip() + ", mean over runs, by round")
             emit(drawn)
+            if len(shown) < len(found):
+                which = "finished ones first, and the best; all of them: --html FILE"
+                emit(f"{len(shown)} of {len(found)} experiments are drawn, {which}")
 
 
 def _check(path: Path | None) -> None:

@@ -116,7 +116,13 @@ def _scenario(found: "list[Group]", options: Namespace) -> None:
 
     if options.columns:
         raise SpecError("--columns: a scenario is as wide as its rounds; choose them with --rounds")
-    grid, classes = recorded_grid(found[0].runs[0], options.rounds)
+    run = found[0].runs[0]
+    grid, classes = recorded_grid(run, options.rounds)
+    if len(grid.names) < (clients := run.directory.scenario()["clients"]):
+        draw = f"chronofed scenario {run.path / 'spec.toml'} --plot FILE"
+        note(f"only the first {len(grid.names)} of {clients} clients are recorded; all: {draw}")
+    if len(found) > 1:
+        note(f"only the scenario of the first of {len(found)} experiments, {found[0].name}")
     draw_grid(grid, classes, options.output)
 
 

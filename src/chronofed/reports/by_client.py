@@ -136,7 +136,7 @@ def class_maps(groups: Sequence[Group], periods: Periods = RunView.periods) -> d
     count = min(MOST_CLASSES, max(kinds, default=-1) + 1)
     names = next((s.get("classes") for g in groups for r in g.runs if (s := _about(r))), None) or []
     return {
-        "classes": [str(names[k]) if k < len(names) else f"class {k}" for k in range(count)],
+        "classes": [_class_name(names, k) for k in range(count)],
         "rounds": rounds,
         "maps": [
             {"group": place, "values": encoded(_mean_map(runs, rounds, count))}
@@ -144,6 +144,12 @@ def class_maps(groups: Sequence[Group], periods: Periods = RunView.periods) -> d
             if runs and count
         ],
     }
+
+
+def _class_name(names: Sequence[object], k: int) -> str:
+    """Return the name of a class; a number alone would not say that it is one."""
+    name = str(names[k]) if k < len(names) else str(k)
+    return f"class {name}" if name.isdigit() else name
 
 
 def _about(run: RunView) -> dict[str, Any]:

@@ -7,10 +7,12 @@ import numpy as np
 
 from chronofed.reports.downsample import Numbers, downsample
 from chronofed.reports.groups import Group
-from chronofed.training.measure import MeasureDisplay, placed
+from chronofed.training.measure import MeasureDisplay, headline_of, placed
 
 # Points of all curves together: half a megabyte at most.
 POINTS = 24_000
+# The fewest points of a curve: of the measure that ranks experiments, and of another.
+_LEAST, _LEAST_OF_OTHERS = 40, 16
 # Endings of measures of drift and of what is lost of the past.
 _DRIFT = ("drift_sq", "information_loss")
 # Points of one curve: more than a screen can show.
@@ -23,14 +25,20 @@ def curve_tables(
     """Tabulate rounds, means and deviations of every experiment by measure, downsampled for a screen."""
     keys = {key for group in groups for run in group.runs for key in recorded(run.history)}
     shown = [measure for measure in placed("curves", measures) if measure.key in keys]
-    most = min(MOST_POINTS, max(40, POINTS // max(1, len(shown) * len(groups))))
+    room = POINTS // max(1, len(shown) * len(groups))
+    first = headline_of(keys)
+    least = {m.key: _LEAST if m.key == first else _LEAST_OF_OTHERS for m in shown}
+    most = {key: min(MOST_POINTS, max(fewest, room)) for key, fewest in least.items()}
     return [
         {
             "key": measure.key,
             "title": measure.title,
             "unit": measure.symbol,
             "topic": _topic(measure),
-            "curves": [_curve(group, measure.key, measure.scale, most) for group in groups],
+            "points": _thinned(groups, measure.key, most[measure.key]),
+            "curves": [
+                _curve(group, measure.key, measure.scale, most[measure.key]) for group in groups
+            ],
         }
         for measure in shown
     ]
@@ -41,6 +49,12 @@ def _topic(measure: MeasureDisplay) -> str:
     if measure.cumulative:
         return "costs"
     return "drift" if measure.key.endswith(_DRIFT) else "results"
+
+
+def _thinned(groups: Sequence[Group], key: str, most: int) -> int | None:
+    """Return the number of points of a curve, if some curve has more."""
+    longest = max(sum(key in line for line in run.history) for g in groups for run in g.runs)
+    return most if longest > most else None
 
 
 def recorded(history: Sequence[Mapping[str, Any]]) -> set[str]:

@@ -1,13 +1,14 @@
 """Experiments as rows of tables and curves: runs that differ only in the seed, put together."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from chronofed.reports.downsample import Numbers
+from chronofed.reports.experiment_names import names_by_difference
 from chronofed.reports.runs import RunView, flatten
 from chronofed.reports.spread import Spread
 from chronofed.training.measure import Column, MeasureDisplay, TaskName
@@ -104,18 +105,32 @@ def groups(views: Sequence[RunView]) -> list[Group]:
 
     Finished runs of one experiment form a row. A run that is not finished has a row of its own: its numbers are
     those of another round, or missing. A seed counts once. Experiments that share a name are told apart by
-    their directories.
+    the settings in which they differ, or by their directories where those are too many.
     """
     members: dict[str, list[RunView]] = {}
     for view in views:
-        same = {key: value for key, value in view.spec.items() if key not in SAME_RESULT}
-        members.setdefault(json.dumps(same, sort_keys=True), []).append(view)
-    names = [runs[0].name for runs in members.values()]
-    return [
-        row
-        for name, runs in zip(names, members.values(), strict=True)
-        for row in _rows(name if names.count(name) == 1 else f"{name} ({runs[0].path.name})", runs)
-    ]
+        members.setdefault(json.dumps(_decisive(view.spec), sort_keys=True), []).append(view)
+    experiments = list(members.values())
+    names = experiment_names([runs[0] for runs in experiments])
+    return [row for name, runs in zip(names, experiments, strict=True) for row in _rows(name, runs)]
+
+
+def _decisive(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a result depends on."""
+    return {key: value for key, value in spec.items() if key not in SAME_RESULT}
+
+
+def experiment_names(views: Sequence[RunView]) -> list[str]:
+    """Name experiments, one run of each: by their names where those differ."""
+    names = [view.name for view in views]
+    for name in {name for name in names if names.count(name) > 1}:
+        places = [place for place, own in enumerate(names) if own == name]
+        found = names_by_difference([_decisive(views[place].spec) for place in places])
+        before = "" if len(places) == len(views) else f"{name}, "
+        for number, place in enumerate(places):
+            other = f"{name} ({views[place].path.name})"
+            names[place] = f"{before}{found[number]}" if found else other
+    return names
 
 
 def _rows(name: str, runs: Sequence[RunView]) -> list[Group]:
@@ -128,12 +143,17 @@ def _rows(name: str, runs: Sequence[RunView]) -> list[Group]:
     finished = tuple(run for run in kept if run.state == "finished")
     rows = [Group(name, finished, name, len(kept))] if finished else []
     rows += [
-        Group(f"{name}, seed {run.spec.get('seed', 0)} ({run.state})", (run,), name, len(kept))
+        Group(f"{name}{_seed(run, name, len(kept))} ({run.state})", (run,), name, len(kept))
         for run in kept
         if run.state != "finished"
     ]
     copies = tuple(run for run in runs if not any(run is one for one in kept))
     return [replace(rows[0], copies=copies), *rows[1:]]
+
+
+def _seed(run: RunView, name: str, seeds: int) -> str:
+    """Name the seed of a run, unless the experiment is named by its settings and has no other."""
+    return f", seed {run.spec.get('seed', 0)}" if name == run.name or seeds > 1 else ""
 
 
 def _completeness(run: RunView) -> tuple[bool, int]:

@@ -3,24 +3,17 @@
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any
-
-import numpy as np
 
 from chronofed.reports.by_client import Periods, class_maps, client_rows
 from chronofed.reports.comparisons import MINUS, Difference
-from chronofed.reports.curve_tables import recorded, thin_curve
-from chronofed.reports.groups import Group, measures_of
+from chronofed.reports.groups import Group
+from chronofed.reports.main_chart import calendar, main_chart
 from chronofed.reports.notes import counted, listed
-from chronofed.reports.references import baseline_curves
 from chronofed.reports.result_columns import result_columns
 from chronofed.reports.runs import RunView
 from chronofed.reports.verdict import Verdict, plain_heading, verdict
-from chronofed.training.measure import MeasureDisplay, headline_of
 
-# Points of the thin curves of all seeds together, and of one of them.
-_SEED_POINTS, _MOST_POINTS = 12_000, 200
 # Experiments whose maps of classes have room on a page.
 _MAPS = 20
 
@@ -32,12 +25,12 @@ def overview(groups: Sequence[Group], periods: Periods = RunView.periods) -> dic
     return {
         "verdict": {
             "headline": judged.headline, "clear": judged.clear, "unresolved": judged.unresolved,
-            "remarks": list(judged.remarks),
+            "failures": list(judged.failures), "remarks": list(judged.remarks),
         },
         "provenance": provenance(groups),
         "subject": judged.subject, "reference": judged.reference,
         "tiles": list(_tiles(groups, judged, clients)),
-        "main": _main(groups),
+        "main": main_chart(groups),
         "calendar": calendar(groups),
         "differences": [_difference(one) for one in judged.differences],
         "clients": clients,
@@ -159,58 +152,6 @@ def _percent(share: float) -> str:
     """
     text = f"{100 * share:+.0f} %".replace("-", MINUS)
     return "±0 %" if text[1:] == "0 %" else text
-
-
-def main_measure(groups: Sequence[Group]) -> MeasureDisplay | None:
-    """Return the measure that ranks the experiments, if it was recorded."""
-    keys = {key for group in groups for run in group.runs for key in recorded(run.history)}
-    key = headline_of(keys)
-    return next((m for m in measures_of(groups) if m.key == key and key in keys), None)
-
-
-def _main(groups: Sequence[Group]) -> dict[str, Any] | None:
-    """Build the thin curves of the seeds and the baselines; the thick ones are those of the measure."""
-    measure = main_measure(groups)
-    if measure is None:
-        return None
-    runs = sum(len(group.runs) for group in groups)
-    most = max(20, min(_MOST_POINTS, _SEED_POINTS // max(1, runs)))
-    seeds = [
-        [thin_curve(*run.series(measure.key), measure.scale, most) for run in group.runs]
-        if len(group.runs) > 1 and runs <= _SEED_POINTS // 20
-        else []
-        for group in groups
-    ]
-    return {
-        "measure": measure.key, "seeds": seeds,
-        "baselines": list(_baselines(groups, measure, most)),
-    }  # fmt: skip
-
-
-def _baselines(
-    groups: Sequence[Group], measure: MeasureDisplay, most: int
-) -> Iterator[dict[str, Any]]:
-    """Yield the baselines that are equal in all runs of a seed, mean over seeds, as grey curves."""
-    for title, scores in baseline_curves(groups, measure.key).items():
-        found = np.array(sorted(scores.items()), dtype=np.float64).reshape(-1, 2).T
-        yield {"title": title, **thin_curve(found[0], found[1], measure.scale, most)}
-
-
-def calendar(groups: Sequence[Group]) -> dict[str, Any] | None:
-    """Return the first round of every period and its name, if all runs agree.
-
-    On the next period a round is named after the period that its model is evaluated on.
-    """
-    found = []
-    for run in (run for group in groups for run in group.runs):
-        about = run.directory.scenario()
-        names, rounds = about.get("period_names") or [], int(about.get("rounds") or 0)
-        if not names or rounds % len(names):
-            return None
-        ahead = run.spec.get("evaluate", {}).get("protocol") == "next"
-        found.append({"names": names, "length": rounds // len(names), "ahead": int(ahead)})
-    same = all(one == two for one, two in pairwise(found))
-    return found[0] if found and same else None
 
 
 def _difference(one: Difference) -> dict[str, Any]:

@@ -28,8 +28,10 @@ from chronofed.training.measure import Column, MeasureDisplay
 
 # Cells and rows of all period tables together.
 CELLS = 50_000
-PAIRS = 9_000
-COLUMNS_OF_WEIGHTS = 60
+PAIRS = 12_000
+COLUMNS_OF_WEIGHTS, LEAST_OF_WEIGHTS = 60, 12
+# Numbers of all tables of weights together, and the fewest data sets that are told apart.
+WEIGHTS, LEAST_PAST = 60_000, 3
 # Columns and rows of a table of several models.
 COLUMNS_OF_CLUSTERS = 120
 CLIENTS_OF_CLUSTERS = 100
@@ -90,7 +92,7 @@ class Page:
             if about:
                 entry = known.setdefault(str(about), {**about, "of": [], "labels": []})
                 entry["of"].append(_run_id(number, run))
-                entry["labels"].append(run.label)
+                entry["labels"].append(self.label(number, run))
         return list(known.values())
 
 
@@ -218,22 +220,30 @@ def _class_shares(held: list[list[float]]) -> list[int]:
 
 
 def _weights(page: Page) -> dict[str, Any]:
-    """Round weights over time of the first run of every experiment, newest past first."""
+    """Round weights over time of the first run of every experiment, newest past first.
+
+    Where there are many, fewer rounds are shown, and then fewer data sets apart from the older ones.
+    """
     records = [(number, run, run.record("round_weights")) for number, run in page.first_runs]
-    return {"weights": [_weights_of(page, *entry) for entry in records if entry[2]]}
+    found = [entry for entry in records if entry[2]]
+    room = WEIGHTS // max(1, len(found))
+    depth = max((len(line["past"]) for _, _, lines in found for line in lines[-1:]), default=0)
+    most = min(COLUMNS_OF_WEIGHTS, max(LEAST_OF_WEIGHTS, room // max(1, depth)))
+    apart = max(LEAST_PAST, room // most)
+    return {"weights": [_weights_of(page, *entry, most, apart) for entry in found]}
 
 
 def _weights_of(
-    page: Page, number: int, run: RunView, lines: list[dict[str, Any]]
+    page: Page, number: int, run: RunView, lines: list[dict[str, Any]], most: int, apart: int
 ) -> dict[str, Any]:
-    chosen = [lines[k] for k in evenly_spaced(len(lines), COLUMNS_OF_WEIGHTS)]
+    chosen = [lines[k] for k in evenly_spaced(len(lines), most)]
     return {
         "group": number,
         "label": page.label(number, run),
         "rounds": [line["round"] for line in chosen],
         "present": [short(line["present"]) for line in chosen],
-        "past": [[short(p) for p in line["past"]] for line in chosen],
-        "older": [short(line["older"]) for line in chosen],
+        "past": [[short(p) for p in line["past"][:apart]] for line in chosen],
+        "older": [short(line["older"] + sum(line["past"][apart:])) for line in chosen],
     }
 
 
@@ -299,11 +309,11 @@ def _text(value: object) -> str:
 def _environment(page: Page) -> dict[str, Any]:
     """The different machines and versions, each with its runs."""
     known: dict[str, dict[str, Any]] = {}
-    for _, run in page.runs:
+    for number, run in page.runs:
         about = flatten(run.directory.environment())
         command = about.pop("command", None)
         entry = known.setdefault(str(about), {"about": _texts(about), "of": [], "commands": []})
-        entry["of"].append(run.label)
+        entry["of"].append(page.label(number, run))
         if command and " ".join(map(str, command)) not in entry["commands"]:
             entry["commands"].append(" ".join(map(str, command)))
     return {"environments": list(known.values())}

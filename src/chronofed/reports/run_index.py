@@ -1,5 +1,6 @@
 """An index of the runs below a folder for the live page: read-only, and confined to the folder."""
 
+import json
 import os
 import stat
 import threading
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from chronofed.core.errors import ChronofedError
+from chronofed.reports.experiment_names import names_by_difference
 from chronofed.reports.groups import groups
 from chronofed.reports.jsonl_follow import JsonlFollower, last_lines
 from chronofed.reports.payload import build_payload
@@ -127,6 +129,10 @@ class RunIndex:
         self._followed: dict[Path, FollowedRun] = {}
         self._payloads: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._styles: dict[StyleKey, int] = {}
+        self._named: tuple[frozenset[tuple[str, ...]], dict[tuple[str, ...], str]] = (
+            frozenset(),
+            {},
+        )
         self._changes = Changes()
         self._guard = threading.Lock()
 
@@ -149,6 +155,7 @@ class RunIndex:
                     rows[name] = (now, _row(name, path))
             self._rows = rows
             self._give_styles()
+            self._give_names()
             return sorted((self._styled(row) for _, row in rows.values()), key=_order)
 
     def changes(self, at: str) -> dict[str, Any]:
@@ -182,9 +189,28 @@ class RunIndex:
         if not keys <= self._styles.keys():
             self._styles = extended(self._styles, keys)
 
+    def _give_names(self) -> None:
+        """Name experiments that share a name by the settings in which they differ."""
+        known = frozenset(
+            (row["name"], *row["key"]) for _, row in self._rows.values() if row["key"]
+        )
+        if known == self._named[0]:
+            return
+        by_name: dict[str, list[tuple[str, ...]]] = {}
+        for each in sorted(known):
+            by_name.setdefault(each[0], []).append(each)
+        names: dict[tuple[str, ...], str] = {}
+        for name, same in by_name.items():
+            found = names_by_difference([json.loads(each[-1]) for each in same]) or []
+            before = "" if len(by_name) == 1 else f"{name}, "
+            names |= dict(zip(same, [f"{before}{own}" for own in found], strict=False))
+        self._named = (known, names)
+
     def _styled(self, row: dict[str, Any]) -> dict[str, Any]:
         known = {name: value for name, value in row.items() if name != "key"}
-        return known | {"style": self._styles.get(tuple(row["key"]), 0) if row["key"] else 0}
+        name = self._named[1].get((row["name"], *row["key"]), row["name"])
+        style = self._styles.get(tuple(row["key"]), 0) if row["key"] else 0
+        return known | {"name": name, "style": style}
 
     def _view(self, path: Path) -> RunView | None:
         """Return a run as it is now; ``None`` if it cannot be read, for which the list gives the reason."""

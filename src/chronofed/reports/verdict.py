@@ -4,7 +4,7 @@ Only differences that are resolved make the headline. What is not resolved is sa
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from chronofed.reports.comparisons import Difference, comparable, differences_to, reference_of
@@ -29,7 +29,8 @@ class Verdict:
         headline: One sentence.
         clear: The resolved differences, with their p-values; empty if there are none.
         unresolved: The others.
-        remarks: Further experiments, failures, and what was not compared.
+        failures: The runs that failed, with the reason.
+        remarks: Further experiments, runs that did not finish, and what was not compared.
         subject: The place of the experiment that the headline is about.
         reference: The place of the one that it is compared with.
         differences: All differences, resolved or not.
@@ -38,6 +39,7 @@ class Verdict:
     headline: str
     clear: str = ""
     unresolved: str = ""
+    failures: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     subject: int | None = None
     reference: int | None = None
@@ -46,13 +48,16 @@ class Verdict:
     @property
     def lines(self) -> list[str]:
         """All sentences, the headline first."""
-        return [
-            line for line in (self.headline, self.clear, self.unresolved, *self.remarks) if line
-        ]
+        first = (self.headline, self.clear, self.unresolved)
+        return [line for line in (*first, *self.failures, *self.remarks) if line]
 
 
 def verdict(groups: Sequence[Group]) -> Verdict:
     """Judge some experiments."""
+    return replace(_found(groups), failures=tuple(_failures(groups)))
+
+
+def _found(groups: Sequence[Group]) -> Verdict:
     found = tuple(differences_to(groups))
     remarks = (*_unfinished(groups), *_not_compared(groups))
     if found:
@@ -250,14 +255,18 @@ def _planned(run: RunView) -> str:
     return f" of {rounds}" if isinstance(rounds, int) else ""
 
 
-def _unfinished(groups: Sequence[Group]) -> Iterator[str]:
-    """Give the reason of every failure, and count what is still running."""
-    runs = [run for group in groups for run in group.runs]
-    failed = [run for run in runs if run.state == "failed"]
+def _failures(groups: Sequence[Group]) -> Iterator[str]:
+    """Give the reason of every failure."""
+    failed = [run for group in groups for run in group.runs if run.state == "failed"]
     for run in failed[:3]:
         yield f"{run.label} failed: {run.directory.failure() or 'no reason was recorded'}"
     if len(failed) > 3:
         yield f"{counted(len(failed) - 3, 'further run')} failed; the table has the reasons."
+
+
+def _unfinished(groups: Sequence[Group]) -> Iterator[str]:
+    """Count what is still running, and what was stopped."""
+    runs = [run for group in groups for run in group.runs]
     for state, word in (("running", "still running"), ("stopped", "stopped before the end")):
         count = sum(run.state == state for run in runs)
         if count and len(runs) > 1:

@@ -1,9 +1,10 @@
 """Runs as figures for papers: curves with bands over seeds, or two numbers over a third."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from chronofed.reports.figures import canvas
 from chronofed.reports.figures.canvas import COLOURS, FAINT, INK, style_axes
 from chronofed.reports.groups import Group
+from chronofed.reports.main_chart import calendar
 from chronofed.reports.styles import StyleKey, assign, style_key
 
 if TYPE_CHECKING:
@@ -72,7 +74,9 @@ def draw_curves(
             styles = [looks[keys[id(group)]] for group in groups]
             _draw_lines(panel, groups, measure, factor, window, limits, styles)
             where = f"{title}, rounds {limits[0]} to {limits[1]}" if limits else title
-            style_axes(panel, "round", label if not (number or part) else "", where)
+            known = calendar(groups)
+            below = _name_periods(panel, known) if known else "round"
+            style_axes(panel, below, label if not (number or part) else "", where)
     # A name that is in several panels stands in the legend once.
     found = {
         name: handle
@@ -94,6 +98,37 @@ def draw_curves(
         handlelength=2.4,
     )
     return canvas.save(drawn, path)
+
+
+def period_marks(
+    known: Mapping[str, Any], low: float, high: float, most: int = 6
+) -> list[tuple[int, str]]:
+    """Choose rounds to mark between two of them, each with the name of its period, or with its year alone.
+
+    >>> months = [f"{year}-{month:02d}" for year in (2020, 2021, 2022) for month in range(1, 13)]
+    >>> period_marks({"names": months, "length": 1, "ahead": 1}, 1, 35)
+    [(12, '2021'), (24, '2022')]
+    >>> period_marks({"names": ["a", "b", "c"], "length": 2, "ahead": 0}, 1, 6)
+    [(1, 'a'), (3, 'b'), (5, 'c')]
+    """
+    ahead, length = int(known["ahead"]), int(known["length"])
+    every = [
+        (1 + (place - ahead) * length, str(name))
+        for place, name in enumerate(known["names"])
+        if place >= ahead
+    ]
+    every = [(round_, name) for round_, name in every if low <= round_ <= high]
+    months = all(re.fullmatch(r"\d{4}-\d{2}", name) for _, name in every)
+    years = [(round_, name[:4]) for round_, name in every if months and name.endswith("-01")]
+    shown = years if len(years) > 1 else every
+    return shown[:: max(1, -(-len(shown) // most))]
+
+
+def _name_periods(axes: "Axes", known: Mapping[str, Any]) -> str:
+    """Mark periods below a panel instead of rounds; return what the axis shows."""
+    marks = period_marks(known, *axes.get_xlim())
+    axes.set_xticks([round_ for round_, _ in marks], [name for _, name in marks])
+    return "period evaluated" if known["ahead"] else "period"
 
 
 def _key(group: Group, panels: int) -> StyleKey:
@@ -128,7 +163,7 @@ def _draw_lines(
         rounds = curve[:, 0]
         middle, deviation = (factor * smoothed(curve[:, c], window) for c in (1, 2))
         here = slice(None) if limits is None else (rounds >= limits[0]) & (rounds <= limits[1])
-        colour = COLOURS[style % len(COLOURS)]
+        colour, here_count = COLOURS[style % len(COLOURS)], len(rounds[here])
         axes.plot(
             rounds[here],
             middle[here],
@@ -136,6 +171,9 @@ def _draw_lines(
             color=colour,
             linewidth=1.8,
             label=group.name,
+            marker="o" if here_count == 1 else "",  # a single evaluation makes no line
+            markersize=5,
+            clip_on=here_count > 1,
         )
         low, high = (middle - deviation)[here], (middle + deviation)[here]
         axes.fill_between(rounds[here], low, high, color=colour, alpha=0.15, linewidth=0)

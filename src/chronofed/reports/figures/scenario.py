@@ -75,7 +75,8 @@ class Grid:
 
     def area(self, held: Indices) -> NDArray[np.float64]:
         """Return areas of circles in square points, proportional to their samples."""
-        widest = _POINTS * min(0.8 * _COLUMN, 2 * self.line)
+        # Of many classes a client holds a few at a time, so that large circles seldom meet; of few all.
+        widest = _POINTS * min(0.8 * _COLUMN, (2 if self.kinds > 3 else 1) * self.line)
         return np.asarray(widest**2 * held / max(1, self.counts.max()), dtype=np.float64)
 
 

@@ -93,11 +93,14 @@ def _fitting(groups: Sequence[Group], width: int) -> tuple[list[Column], bool]:
     # What was not measured comes last, with its reason below the table.
     every = sorted(result_columns(groups), key=lambda column: column.key not in known)
     whole = _first(groups, every, width, str)
-    return (
-        (whole, False)
-        if len(whole) == len(every)
-        else (_first(groups, every, width, _broken), True)
-    )
+    if len(whole) == len(every):
+        return whole, False
+    # Where there is room for two, they are the last value and forgetting.
+    narrow = _first(groups, every, width, _broken)
+    if len(narrow) == 2 and (forgetting := [c for c in every if c.key == "last_forgetting"]):
+        pair = [every[0], *forgetting]
+        narrow = pair if len(_first(groups, pair, width, _broken)) == 2 else narrow
+    return narrow, True
 
 
 def _first(

@@ -1,6 +1,6 @@
 """Small curves in the terminal, drawn with braille dots, readable without colour."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from rich.columns import Columns
@@ -11,10 +11,12 @@ from rich.text import Text
 from chronofed.reports.downsample import Numbers
 from chronofed.reports.groups import Group
 from chronofed.reports.styles import DARK, styles_of
-from chronofed.training.measure import decimals
+from chronofed.training.measure import MeasureDisplay, decimals
 
 # Samples of lines in the order of the dashes of a page.
 LINES = ("━━━", "━ ━", "···", "━·━")
+# Curves of many experiments that are drawn.
+MOST = 8
 # Lines of a curve.
 HEIGHT = 5
 # Characters of a curve, and between two curves.
@@ -55,14 +57,40 @@ def braille(
     return ["".join(chr(0x2800 + cell) for cell in line) for line in cells]
 
 
+def most_telling(found: Sequence[Group], measure: MeasureDisplay) -> list[int]:
+    """Return the places of the experiments that are drawn: of many the best, those that finished first."""
+
+    def order(place: int) -> tuple[bool, float]:
+        means = found[place].bands(measure.key)[1]
+        if not len(means):
+            return True, np.inf
+        last = float(means[-1])
+        return not found[place].finished, last if measure.better == "lower" else -last
+
+    places = range(len(found))
+    return sorted(sorted(places, key=order)[:MOST])
+
+
 def curves(
-    found: Sequence[Group], width: int, key: str = "test_accuracy", scale: float = 100.0
+    found: Sequence[Group],
+    width: int,
+    key: str = "test_accuracy",
+    scale: float = 100.0,
+    shown: Collection[int] | None = None,
 ) -> Columns | None:
-    """Draw a small curve for every experiment, on the same axes; ``None`` if there is nothing to draw."""
-    styles = styles_of(found)
+    """Draw a small curve for every experiment, on the same axes; ``None`` if there is nothing to draw.
+
+    Args:
+        found: All experiments, by which the styles are given.
+        width: Characters in a line.
+        key: The measure.
+        scale: By which it is multiplied.
+        shown: The places of those that are drawn; ``None`` for all.
+    """
     every = [
         (_title(group.name, style), *group.bands(key)[:2])
-        for group, style in zip(found, styles, strict=True)
+        for place, (group, style) in enumerate(zip(found, styles_of(found), strict=True))
+        if shown is None or place in shown
     ]
     lines = [line for line in every if len(line[1])]
     if not lines:

@@ -3,7 +3,7 @@
 
 // Colours of kinds (classes, phases, ages), which are not those of methods: hues around the circle, light and dark in turn.
 cf.kind = (k, n) => {
-  const dark = document.documentElement.dataset.theme === "dark" || (!document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
+  const dark = cf.isDark();
   const hue = (200 + 360 * k / Math.max(3, n)) % 360, light = (dark ? [58, 42, 74] : [46, 66, 32])[k % 3];
   return `hsl(${Math.round(hue)}, ${k % 3 === 1 ? 58 : 48}%, ${light}%)`;
 };
@@ -18,7 +18,7 @@ cf.Areas = class {
       keydown: (event) => this.key(event), blur: () => { cf.tooltip.hide(); this.paint(); }, focus: () => this.paint(),
     });
     this.node = cf.el("div", { class: "painted" }, this.canvas);
-    cf.repaintOnResize(this.node, () => this.paint());
+    this.request = cf.repaintOnResize(this.node, () => this.paint());
   }
 
   // content: columns (labels), panels [{name, values: one list for each layer, from the bottom}], colour(layer), tall (pixels
@@ -28,7 +28,7 @@ cf.Areas = class {
     const sums = this.panels.flatMap(({ values }) => this.columns.map((_, c) => values.reduce((sum, layer) => sum + (layer[c] ?? 0), 0)));
     this.most = this.top ?? Math.max(1e-12, ...sums);
     this.canvas.setAttribute("aria-label", `${this.label}: ${this.columns.length} columns${this.panels.length > 1 ? `, ${this.panels.length} rows` : ""}. Arrow keys read them.`);
-    this.paint();
+    this.request();
   }
 
   paint() {

@@ -14,7 +14,15 @@ cf.el = (tag, attributes = {}, ...children) => {
   return node;
 };
 
-cf.colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+// Colours of the style sheet by theme and name; reading one lays the page out anew.
+cf.inDark = matchMedia("(prefers-color-scheme: dark)");
+cf.isDark = () => (document.documentElement.dataset.theme ?? (cf.inDark.matches ? "dark" : "light")) === "dark";
+cf.colours = new Map();
+cf.colour = (name) => {
+  const key = `${cf.isDark()} ${name}`;
+  if (!cf.colours.has(key)) cf.colours.set(key, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
+  return cf.colours.get(key);
+};
 // A style is a number below 32: a colour and a line, given to every method by chronofed.reports.styles.
 cf.series = (k) => cf.colour(`--c${k % 8}`);
 cf.dash = (k) => [[], [9, 4], [2, 3], [9, 3, 2, 3]][Math.floor(k / 8) % 4];
@@ -42,6 +50,12 @@ cf.number = (value, digits) => {
 // The name of the period at a round; on the next period that of the one the model is evaluated on.
 cf.when = (calendar, round) => (calendar ? calendar.names[Math.floor((round - 1) / calendar.length) + calendar.ahead] ?? null : null);
 
+// The first round of every year, if periods are months.
+cf.years = (calendar) => {
+  if (!calendar || !calendar.names.every((name) => /^\d{4}-\d{2}$/.test(name))) return null;
+  return calendar.names.flatMap((name, k) => (name.endsWith("-01") && k >= calendar.ahead ? [1 + (k - calendar.ahead) * calendar.length] : []));
+};
+
 // A number that fits beside an axis.
 cf.tick = (value) => {
   const size = Math.abs(value);
@@ -55,6 +69,9 @@ cf.duration = (seconds) => {
   if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
   return seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${(seconds / 86400).toFixed(1)} d`;
 };
+
+// The name of a class; a number alone would not say that it is one.
+cf.className = (name) => (/^\d+$/.test(name) ? `class ${name}` : name);
 
 // Numbers of two bytes, the lower one first.
 cf.numbers = (text) => {
@@ -77,19 +94,36 @@ cf.tooltip = {
 };
 cf.announce = (text) => { document.getElementById("spoken").textContent = text; };
 
-// Canvases are repainted when colours or sizes change.
+// A long work in pieces of 40 ms, so that the page answers in between. It is left when a newer one begins.
+cf.pieces = async (jobs, wanted) => {
+  let until = performance.now() + 40;
+  for (const job of jobs) {
+    if (performance.now() > until) {
+      await new Promise((done) => { setTimeout(done); });
+      if (!wanted()) return;
+      until = performance.now() + 40;
+    }
+    job();
+  }
+};
+
+// Canvases are repainted when colours or sizes change. While a page is built, painters wait for their turn in cf.waiting.
 cf.painters = new Set();
+cf.waiting = null;
 cf.repaint = () => { for (const painter of cf.painters) if (painter.node.isConnected) painter.paint(); };
 cf.sizes = new ResizeObserver((entries) => {
   for (const { target, contentRect } of entries) {
     const painter = target.painter, width = Math.round(contentRect.width);
-    if (painter.width !== width && width) { painter.width = width; requestAnimationFrame(painter.paint); }
+    if (width && painter.width !== width) requestAnimationFrame(painter.request);
   }
 });
-cf.repaintOnResize = (node, paint) => {
-  node.painter = { node, paint };
-  cf.painters.add(node.painter);
+// Returns a function that asks for the painting, which is at once once the page is built.
+cf.repaintOnResize = (node, draw) => {
+  const painter = { node, paint: () => { painter.width = node.clientWidth; draw(); }, request: () => (cf.waiting ? cf.waiting.add(painter) : painter.paint()) };
+  node.painter = painter;
+  cf.painters.add(painter);
   cf.sizes.observe(node);
+  return painter.request;
 };
 // Sets the size of a canvas, which empties it; from then on a unit is a CSS pixel.
 cf.resize = (context, width, height) => {
@@ -120,7 +154,7 @@ cf.themeButton = () => {
     cf.theme(choice);
   };
   apply();
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", cf.repaint);
+  cf.inDark.addEventListener("change", cf.repaint);
   addEventListener("beforeprint", () => cf.theme("light"));
   addEventListener("afterprint", () => cf.theme(choice));
   return button;

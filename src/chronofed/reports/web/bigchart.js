@@ -26,19 +26,24 @@ cf.BigChart = class extends cf.Chart {
     ctx.restore();
   }
 
-  // Names at the ends of the curves, the best first where there is no room for all.
+  // Names at the ends of the curves, the best first where there is no room for all. A curve that stops long before the end
+  // has none: its name would stand beside others.
   ends() {
-    const curves = this.shown().map((c) => ({ name: c.name, y: c.y.findLast((v) => v != null), style: c.style })).filter((c) => c.y != null);
+    const last = this.places.at(-1), first = this.places[0], far = (c) => c.x.at(-1) - first >= 0.8 * (last - first);
+    const curves = this.shown().filter(far).map((c) => ({ name: c.name, y: c.y.findLast((v) => v != null), style: c.style })).filter((c) => c.y != null);
     const kept = curves.sort((a, b) => b.y - a.y).slice(0, 12);
     return [...kept, ...this.baselines.map((b) => ({ name: b.title, y: b.y.findLast((v) => v != null), style: null }))];
   }
 
+  // Where there is no room for names, the legend has them.
   margin(width) {
-    if (width < 520) return 14;
+    const named = width >= 520;
+    this.node.classList.toggle("named", named);
+    if (!named) return 14;
     const context = cf.el("canvas").getContext("2d");
     context.font = "600 13px system-ui, sans-serif";
     const wide = Math.max(0, ...this.ends().map((end) => context.measureText(end.name).width));
-    return Math.round(Math.min(210, width * 0.38, 84 + wide));
+    return Math.round(Math.min(250, width * 0.42, 84 + wide));
   }
 
   drawNames(u) {

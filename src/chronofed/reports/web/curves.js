@@ -36,28 +36,26 @@ cf.Chart = class {
     this.table = cf.asTable(() => this.rows(), title, () => cf.chartPicture(this));
     this.node = cf.el("figure", {}, cf.el("figcaption", {}, title, unit ? cf.el("span", { class: "soft" }, ` ${unit}`) : null),
       this.box, this.table);
-    cf.repaintOnResize(this.node, () => this.paint());
+    this.request = cf.repaintOnResize(this.node, () => this.paint());
   }
 
   update(curves) {
     const shape = (list) => list.map((c) => `${c.style}${c.d ? 1 : 0}${c.name}`).join();
-    const same = this.plot && shape(curves) === shape(this.curves);
+    this.same = this.plot && shape(curves) === shape(this.curves);
     this.curves = curves;
     this.box.setAttribute("aria-label", this.description());
     this.table.refill();
-    if (same) this.refresh();
-    else this.paint();
+    this.request();
   }
 
   refresh() {
     this.plot.setData(this.data(), false);
     this.view();
-    this.curves.forEach((curve, k) => this.toggle(k));
   }
 
   description() {
-    const ends = this.shown().map((c) => `${c.name} ends at ${cf.number(c.y[c.y.length - 1])}${this.unit}`);
-    return `${this.title}. ${ends.join("; ")}. Arrow keys read values, plus and minus zoom, 0 shows all.`;
+    const shown = this.shown(), ends = shown.slice(0, 12).map((c) => `${c.name} ends at ${cf.number(c.y[c.y.length - 1])}${this.unit}`);
+    return `${this.title}. ${ends.join("; ")}${shown.length > 12 ? `; and ${shown.length - 12} more curves` : ""}. Arrow keys read values, plus and minus zoom, 0 shows all.`;
   }
 
   shown() { return this.curves.filter((c) => c.x.length && !this.panel.hidden.has(c.name)); }
@@ -92,16 +90,19 @@ cf.Chart = class {
   paint() {
     const width = this.box.clientWidth;
     if (!width || !this.curves.length) return; // painted as soon as there is room
+    const same = this.same && this.plot.width === width;
+    this.same = false;
+    if (same) { this.refresh(); return; }
     const data = this.data(), ink = cf.colour("--soft"), line = cf.colour("--line");
     const series = [{}], bands = [];
     for (const curve of this.curves) {
-      const colour = cf.series(curve.style);
+      const colour = cf.series(curve.style), show = !this.panel.hidden.has(curve.name);
       series.push({
-        stroke: colour, width: this.thick(data[0].length), dash: cf.dash(curve.style), spanGaps: true,
+        show, stroke: colour, width: this.thick(data[0].length), dash: cf.dash(curve.style), spanGaps: true,
         points: { show: curve.x.length < 2, size: 7, fill: colour },
       });
       if (curve.d) {
-        const edge = { stroke: "transparent", width: 0, points: { show: false }, spanGaps: true };
+        const edge = { show, stroke: "transparent", width: 0, points: { show: false }, spanGaps: true };
         series.push({ ...edge }, { ...edge });
         bands.push({ series: [series.length - 2, series.length - 1], fill: cf.withAlpha(colour, 0.15) });
       }
@@ -109,13 +110,14 @@ cf.Chart = class {
     this.plot?.destroy();
     const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
     this.plot = new uPlot({
-      width, height: this.panel.height ?? Math.round(Math.max(200, Math.min(280, width * 0.55))), series, bands,
+      width, height: Math.round(this.panel.height ? Math.min(this.panel.height, Math.max(260, width * 0.8)) : Math.max(200, Math.min(280, width * 0.55))), series, bands,
       padding: [10, this.margin(width), 0, 0], legend: { show: false },
       scales: { x: { time: false }, y: { range: (u, low, high) => this.range(low, high) } },
       axes: [
         {
-          ...axis, size: 30, gap: 6, grid: { show: false }, label: this.below(), labelSize: 20, labelFont: "12px system-ui, sans-serif", space: this.panel.calendar ? 70 : 50,
-          values: (u, ticks) => ticks.map((tick) => this.when(tick)), incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 2500, 5000, 10000, 20000, 50000, 100000],
+          ...axis, size: 30, gap: 6, grid: { show: false }, label: this.below(), labelSize: 20, labelFont: "12px system-ui, sans-serif", space: this.panel.calendar ? 70 : width > 600 ? 90 : 50,
+          ...(cf.years(this.panel.calendar) ? { splits: (u, _, low, high) => this.splits(low, high, u.width) } : {}),
+          values: (u, ticks) => ticks.map((tick) => this.mark(tick)), incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 2500, 5000, 10000, 20000, 50000, 100000],
         },
         { ...axis, size: 48, gap: 6, values: (u, ticks) => ticks.map(cf.tick) },
       ],
@@ -137,7 +139,6 @@ cf.Chart = class {
     this.plot.over.addEventListener("mouseleave", () => { this.panel.hovered = null; cf.tooltip.hide(); });
     this.plot.over.addEventListener("dblclick", () => this.panel.zoom());
     this.view();
-    this.curves.forEach((curve, k) => this.toggle(k));
   }
 
   point(u, k) {
@@ -154,6 +155,20 @@ cf.Chart = class {
 
   thick() { return 2; }
 
+  // Months are marked at every January, by the year alone, or one by one where few are shown.
+  splits(low, high, width) {
+    const years = cf.years(this.panel.calendar).filter((round) => round >= low && round <= high), room = Math.max(2, Math.floor(width / 70));
+    if (years.length > 2) { const step = Math.ceil(years.length / room); return years.filter((_, k) => k % step === 0); }
+    const rounds = Array.from({ length: Math.floor(high) - Math.ceil(low) + 1 }, (_, k) => Math.ceil(low) + k), step = Math.ceil(rounds.length / room);
+    return rounds.filter((_, k) => k % step === 0);
+  }
+
+  mark(round) {
+    const [low, high] = this.panel.limits ?? [this.places[0], this.places[this.places.length - 1]];
+    const years = cf.years(this.panel.calendar)?.filter((one) => one >= low && one <= high) ?? [];
+    return years.length > 2 ? this.when(round).slice(0, 4) : this.when(round);
+  }
+
   when(round) { return cf.when(this.panel.calendar, round) ?? cf.tick(round); }
 
   below() { return this.panel.calendar ? (this.panel.calendar.ahead ? "period evaluated" : "period") : "round"; }
@@ -165,9 +180,13 @@ cf.Chart = class {
     return [low >= 0 && low < room ? 0 : low - room, high + room];
   }
 
-  toggle(k) {
-    const curve = this.curves[k], at = this.columns[k], show = !this.panel.hidden.has(curve.name);
-    for (let s = at; s <= at + (curve.d ? 2 : 0); s++) this.plot.setSeries(s, { show }, false);
+  // Shows or hides the curves of some names, as the legend has it.
+  toggle(names) {
+    this.curves.forEach((curve, k) => {
+      const at = this.columns[k], show = !this.panel.hidden.has(curve.name);
+      if (names.has(curve.name)) for (let s = at; s <= at + (curve.d ? 2 : 0); s++) this.plot.setSeries(s, { show }, false);
+    });
+    this.plot.redraw();
     this.box.setAttribute("aria-label", this.description());
   }
 
@@ -230,6 +249,9 @@ cf.Chart = class {
 // Topics of the measures, each with a heading of its own.
 cf.topics = { results: "Results", drift: "Drift and information loss", costs: "Traffic and privacy" };
 
+// Experiments that are drawn at first: of more, the best.
+cf.MOST_CURVES = 60;
+
 cf.curves = (key = "curves") => {
   const kept = key === "curves", saved = (name) => (kept ? cf.view.get(name) : null), window = 2 * Number(saved("smooth") ?? 0) + 1;
   const panel = { key, hidden: new Set(kept ? cf.view.all("hide") : []), window, limits: saved("rounds")?.split("-").map(Number) ?? null, hovered: null, charts: new Map() };
@@ -260,12 +282,41 @@ cf.curves = (key = "curves") => {
     },
   });
   const legend = cf.el("div", { class: "legend", role: "group", "aria-label": "Curves shown" });
-  const saveHidden = () => { if (kept) cf.view.set("hide", [...panel.hidden].slice(0, 60)); };
+  // Which curves a reader chose is kept by the shorter list: of those hidden, or of those shown.
+  panel.asked = kept && Boolean(cf.view.all("hide").length || cf.view.all("only").length);
+  const drawn = () => panel.all.filter((name) => !panel.hidden.has(name));
+  const saveHidden = () => {
+    panel.asked = true;
+    say();
+    if (!kept) return;
+    const hidden = panel.all.filter((name) => panel.hidden.has(name)), few = hidden.length > drawn().length;
+    cf.view.set("hide", few ? null : hidden);
+    cf.view.set("only", few ? (drawn().length ? drawn() : [""]) : null);
+  };
+  const said = cf.el("p", { class: "soft few", role: "status", hidden: true });
+  const say = () => {
+    const number = drawn().length, all = panel.all.length;
+    said.hidden = all <= cf.MOST_CURVES || number === all;
+    said.textContent = said.hidden ? "" : `${number} of ${all} experiments are drawn${panel.asked ? "." : `, the best by ${panel.ranked}; choose others above, or all with All curves.`}`;
+  };
+  const begin = (content) => {
+    if (kept && panel.all && cf.view.all("only").length) {
+      const only = new Set(cf.view.all("only"));
+      for (const name of panel.all) if (!only.has(name)) panel.hidden.add(name);
+    } else if (kept && !panel.asked) {
+      const column = content.columns?.find((c) => content.groups.some((g) => g.cells[c.key])), sign = column?.better === "lower" ? 1 : -1;
+      const score = (g) => sign * (g.cells[column?.key]?.mean ?? sign * Infinity);
+      const best = [...content.groups].sort((a, b) => cf.finished(b) - cf.finished(a) || (score(a) > score(b)) - (score(a) < score(b)));
+      panel.ranked = column?.heading ?? "what is recorded";
+      panel.hidden = new Set(best.slice(cf.MOST_CURVES).map((g) => g.name));
+      for (const g of best.slice(0, cf.MOST_CURVES)) panel.hidden.delete(g.name);
+    }
+  };
   const choose = (hide) => {
     for (const name of panel.all) if (hide) panel.hidden.add(name); else panel.hidden.delete(name);
     for (const key of legend.children) key.setAttribute("aria-pressed", String(!hide));
     saveHidden();
-    every((chart) => { chart.curves.forEach((_, k) => chart.toggle(k)); chart.plot.redraw(); });
+    every((chart) => chart.toggle(new Set(panel.all)));
   };
   const both = cf.el("div", { class: "field", hidden: true }, cf.el("button", { type: "button", class: "quiet", click: () => choose(false) }, "All curves"), cf.el("button", { type: "button", class: "quiet", click: () => choose(true) }, "No curves"));
   const grids = Object.entries(cf.topics).map(([topic, title]) => cf.el("div", { "data-topic": topic, id: kept ? `curves-${topic}` : null, hidden: true }, kept ? cf.el("h3", {}, title) : null, cf.el("div", { class: "charts" })));
@@ -278,20 +329,25 @@ cf.curves = (key = "curves") => {
       if (!panel.hidden.delete(group.name)) panel.hidden.add(group.name);
       event.currentTarget.setAttribute("aria-pressed", String(!panel.hidden.has(group.name)));
       saveHidden();
-      every((chart) => chart.curves.forEach((curve, number) => curve.name === group.name && chart.toggle(number)));
-      every((chart) => chart.plot.redraw());
+      every((chart) => chart.toggle(new Set([group.name])));
     },
   }, cf.lineSample(group.style ?? k), group.name);
   return {
-    nodes: [legend, bar, ...grids],
+    nodes: [legend, bar, said, ...grids],
+    legend,
+    results: grids[0],
     panel,
     update(content) {
       const names = content.groups.map((group) => `${group.name} ${group.style}`).join("\n");
       panel.all = content.groups.map((group) => group.name);
       panel.calendar = content.calendar ?? null;
       both.hidden = panel.all.length < 6;
-      if (names !== panel.names) legend.replaceChildren(...content.groups.map(button));
+      if (names !== panel.names) {
+        begin(content);
+        legend.replaceChildren(...content.groups.map(button));
+      }
       panel.names = names;
+      say();
       const keys = content.measures.map((measure) => measure.key);
       for (const old of [...panel.charts.keys()]) if (!keys.includes(old)) { panel.charts.get(old).node.remove(); panel.charts.delete(old); }
       for (const measure of content.measures) {

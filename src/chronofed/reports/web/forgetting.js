@@ -36,7 +36,7 @@ cf.forgetting = () => {
   const keyName = (key) => tables[chosen.first].about.period_names?.[key] ?? `data set ${key}`;
   const classesOf = (table, k) => {
     const held = table.held[k] ?? [];
-    return held.flatMap((c, n) => (n % 2 ? [] : [`${table.about.classes?.[c] ?? `class ${c}`} ${held[n + 1]} %`])).join(", ");
+    return held.flatMap((c, n) => (n % 2 ? [] : [`${cf.className(table.about.classes?.[c] ?? c)} ${held[n + 1]} %`])).join(", ");
   };
   const table = (k) => tables[k ? chosen.second : chosen.first];
   const estimated = () => table(0).basis === "classes";
@@ -121,7 +121,7 @@ cf.forgetting = () => {
     const groups = [0, 1].filter((k) => table(k)).map((k) => ({ name: table(k).label, style: style(table(k)) }));
     panel.update({ groups, measures: [{ key: "pair", title: `Accuracy on ${clientName(client)}, ${keyName(key)}`, unit: "%", curves }] });
     panel.panel.charts.get("pair").node.querySelector("figcaption").replaceChildren(`Accuracy on ${clientName(client)}, ${keyName(key)} `, cf.el("span", { class: "soft" }, classesOf(table(0), table(0).place.get(`${client}/${key}`)) || "%"));
-    if (!detail.firstChild) detail.append(cf.el("div", {}, panel.nodes[0], panel.nodes[2]));
+    if (!detail.firstChild) detail.append(cf.el("div", {}, panel.legend, panel.results));
   };
   const save = () => {
     const last = table(0).rounds.at(-1);
@@ -156,8 +156,9 @@ cf.forgetting = () => {
     drawPair();
   };
   const change = () => { draw(); save(); };
-  // Tables by what is lost in the end, most first: the first question is who forgets, the next what helps.
-  const byLoss = () => tables.map((t, k) => {
+  // Tables by what is lost in the end, most first: the first question is who forgets, the next what helps. Those of runs
+  // that did not finish count only where there is no other.
+  const byLoss = () => tables.map((t, k) => [t, k]).filter(([t], _, all) => cf.finished(content.groups[t.group]) || !all.some(([o]) => cf.finished(content.groups[o.group]))).map(([t, k]) => {
     const values = t.pairs.map((_, n) => t.lost(t.rounds.length - 1, n)).filter((v) => v != null);
     return [k, values.reduce((a, b) => a + b, 0) / Math.max(1, values.length)];
   }).sort((a, b) => b[1] - a[1]).map(([k]) => k);

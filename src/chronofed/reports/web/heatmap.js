@@ -19,14 +19,14 @@ cf.Heatmap = class {
       keydown: (event) => this.key(event), blur: () => { cf.tooltip.hide(); this.paint(); }, focus: () => this.paint(),
     });
     this.node = cf.el("div", { class: "painted" }, this.canvas);
-    cf.repaintOnResize(this.node, () => this.paint());
+    this.request = cf.repaintOnResize(this.node, () => this.paint());
   }
 
   // content: rows and columns (labels), value(row, column) -> null | 0..1, ramp, joined (cells in a row touch), categories (values are numbers of colours)
   update(content) {
     Object.assign(this, content);
     this.canvas.setAttribute("aria-label", `${this.label}: ${this.rows.length} rows, ${this.columns.length} columns. Arrow keys read cells.`);
-    this.paint();
+    this.request();
   }
 
   paint() {
@@ -43,8 +43,8 @@ cf.Heatmap = class {
     context.font = "12px system-ui, sans-serif";
     const margin = Math.min(width * 0.3, 12 + Math.max(20, ...this.rows.map((name) => context.measureText(name).width)));
     const cell = (width - margin - 1) / Math.max(1, this.columns.length);
-    const few = this.joined && this.rows.length <= 60; // each with its name
-    const tall = few ? Math.max(14, Math.min(26, 340 / this.rows.length)) : Math.max(5, Math.min(26, 340 / this.rows.length, cell * 1.4));
+    const few = this.joined && this.rows.length <= 60; // each with its name, as are twelve rows of any map
+    const tall = few ? Math.max(14, Math.min(26, 340 / this.rows.length)) : Math.max(this.rows.length <= 12 ? 15 : 5, Math.min(26, 340 / this.rows.length, cell * 1.4));
     this.box = { margin, cell, tall };
     return Math.ceil(this.rows.length * tall) + 30;
   }
@@ -128,9 +128,12 @@ cf.Heatmap = class {
 cf.drawColumns = (context, names, { margin, cell }, level, width) => {
   context.textAlign = "center";
   const wide = 10 + Math.max(...names.map((name) => context.measureText(name).width), 1), skip = Math.max(1, Math.ceil(wide / cell));
+  let end = -Infinity; // of the name before, which the last one must not touch where it is moved inside
   for (let column = 0; column < names.length; column += skip) {
-    const half = context.measureText(names[column]).width / 2;
-    context.fillText(names[column], Math.min(width - half - 1, margin + (column + 0.5) * cell), level);
+    const half = context.measureText(names[column]).width / 2, place = Math.min(width - half - 1, margin + (column + 0.5) * cell);
+    if (place - half < end + 6) continue;
+    context.fillText(names[column], place, level);
+    end = place + half;
   }
 };
 

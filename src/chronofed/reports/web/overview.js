@@ -4,7 +4,7 @@
 
 cf.verdict = (about) => [
   cf.el("h2", { class: "headline" }, about.verdict.headline),
-  ...[["clear", about.verdict.clear], ["unresolved", about.verdict.unresolved], ...about.verdict.remarks.map((text) => ["remark", text])]
+  ...[["clear", about.verdict.clear], ["unresolved", about.verdict.unresolved], ...about.verdict.failures.map((text) => ["failed", text]), ...about.verdict.remarks.map((text) => ["remark", text])]
     .filter(([, text]) => text).map(([kind, text]) => cf.el("p", { class: `verdict ${kind}` }, text)),
 ];
 
@@ -20,10 +20,10 @@ cf.Drawing = class {
     this.node = cf.el("div", {}, this.svg, cf.asTable(table, label, () => cf.drawingPicture(this.svg)));
     this.draw = draw;
     this.label = label;
-    cf.repaintOnResize(this.node, () => this.paint());
+    this.request = cf.repaintOnResize(this.node, () => this.paint());
   }
 
-  show() { this.ready = true; this.paint(); }
+  show() { this.ready = true; this.request(); }
 
   paint() {
     const width = this.node.clientWidth;
@@ -44,7 +44,7 @@ cf.marks = (low, high, most) => {
 
 cf.differences = () => {
   let about, groups, row = null;
-  const items = () => { const all = about.differences.filter((d) => d.row === row), points = all.filter((d) => d.points); return (points.length ? points : all).slice(0, 8); };
+  const items = () => { const all = about.differences.filter((d) => d.row === row), points = all.filter((d) => d.points); return (points.length ? points : all).slice(0, 6); };
   const ends = (d) => (d.ends ? `${cf.number(d.ends[0], 2)} to ${cf.number(d.ends[1], 2)}` : "no interval of one seed");
   const table = () => [["number", "difference", "95 % interval", "p", "seeds"], about.differences.filter((d) => d.row === row).map((d) => [d.heading, d.text, ends(d), d.p, d.seeds.map(([seed, value]) => `${seed}: ${cf.number(value, 2)}`).join("; ")])];
   const draw = (width) => {
@@ -60,7 +60,7 @@ cf.differences = () => {
       cf.text(at(mark), bottom + 16, `${mark > 0 ? "+" : ""}${cf.tick(mark)}`, { "text-anchor": "middle", class: "soft" }));
     shown.forEach((d, k) => {
       const y = top + line * (k + 0.42), kind = d.resolved ? (d.better ? "gain" : "loss") : "open";
-      parts.push(cf.text(0, y + 4, cf.short(d.heading, Math.floor(left / 7)), {}), cf.text(width, y + 4, d.p, { "text-anchor": "end", class: d.resolved ? "clear" : "soft" }));
+      parts.push(cf.text(0, y + 4, cf.short(d.heading, Math.floor(left / 7)), {}), cf.text(width, y + 4, d.ends ? d.p : "one seed", { "text-anchor": "end", class: d.resolved ? "clear" : "soft" }));
       if (d.ends) parts.push(cf.svg("line", { x1: at(d.ends[0]), x2: at(d.ends[1]), y1: y, y2: y, class: `interval ${kind}` }));
       parts.push(...d.seeds.slice(0, 40).map(([, v]) => cf.svg("line", { x1: at(v), x2: at(v), y1: y + 9, y2: y + 15, class: `tick ${kind}` })));
       parts.push(cf.svg("circle", { cx: at(d.mean), cy: y, r: 5, class: `mean ${kind}`, "data-key": d.key, "data-resolved": d.resolved }));
@@ -89,18 +89,18 @@ cf.differences = () => {
 cf.clients = () => {
   let about, groups;
   const rows = () => {
-    const first = [about.subject, about.reference].filter((k) => k != null), all = about.clients.rows;
-    return [...all].sort((a, b) => first.includes(b.group) - first.includes(a.group)).slice(0, 10).sort((a, b) => a.group - b.group);
+    const first = [about.subject, about.reference].filter((k) => k != null), all = about.clients.rows, rank = (r) => 2 * first.includes(r.group) + cf.finished(groups[r.group]);
+    return [...all].sort((a, b) => rank(b) - rank(a)).slice(0, 6).sort((a, b) => a.group - b.group);
   };
   const table = () => [["experiment", "clients", "worst", "%"], about.clients.rows.map((r) => [groups[r.group].name, String(r.clients), r.worst[0], r.worst[2]])];
   const draw = (width) => {
-    const shown = rows(), left = Math.min(150, width * 0.3), line = 44, values = shown.flatMap((r) => r.values.map((v) => v[1]));
+    const shown = rows(), longest = Math.max(...shown.map((r) => groups[r.group].name.length)), left = Math.min(width * 0.38, Math.max(90, 18 + 8 * longest)), line = 44, values = shown.flatMap((r) => r.values.map((v) => v[1]));
     const low = Math.max(0, 10 * Math.floor(Math.min(...values) / 10)), at = (v) => left + (width - left - 20) * (v - low) / (100 - low || 1), bottom = line * shown.length + 8, parts = [];
     for (const mark of cf.marks(low, 100, Math.max(2, Math.floor((width - left) / 70)))) parts.push(cf.svg("line", { x1: at(mark), x2: at(mark), y1: 4, y2: bottom, class: "grid" }), cf.text(at(mark), bottom + 16, `${cf.tick(mark)} %`, { "text-anchor": "middle", class: "soft" }));
     shown.forEach((r, k) => {
       const y = line * k + 32, words = `worst: ${cf.short(r.worst[0], 26)}, ${r.worst[2]} %`, wide = 6.8 * words.length;
       const middle = Math.max(wide / 2, Math.min(width - wide / 2, at(r.worst[1])));
-      parts.push(cf.text(0, y + 4, cf.short(groups[r.group].name, Math.floor(left / 8)), { class: "name" }));
+      parts.push(cf.text(0, y + 4, cf.short(groups[r.group].name, Math.floor((left - 12) / 7.6)), { class: "name" }));
       parts.push(...r.values.map(([name, value]) => cf.svg("circle", { cx: at(value), cy: y, r: 5, fill: `var(--c${groups[r.group].style % 8})`, "fill-opacity": 0.55 }, cf.svg("title", {}, `${name}: ${cf.number(value)} %`))));
       parts.push(cf.text(middle, y - 12, words, { class: "soft", "text-anchor": "middle" }));
     });
@@ -112,7 +112,8 @@ cf.clients = () => {
     node: cf.el("div", { class: "clients" }, title, drawing.node),
     update(content) {
       [about, groups] = [content.overview, content.groups];
-      title.replaceChildren("Accuracy by client ", cf.el("span", { class: "soft" }, about.clients.about));
+      const left = about.clients.rows.length - rows().length;
+      title.replaceChildren("Accuracy by client ", cf.el("span", { class: "soft" }, `${about.clients.about}${left > 0 ? `; ${left} further experiments are in the table` : ""}`));
       drawing.show();
     },
   };
@@ -153,15 +154,24 @@ cf.classMaps = () => {
   };
 };
 
+cf.finished = (group) => group.runs.every((run) => run.state === "finished");
+// The height of the large chart: about that of what stands beside it.
+cf.firstHeight = (about) => {
+  if (!about.differences.length) return 360;
+  const rows = new Set(about.differences.map((d) => d.row)).size, numbers = about.differences.filter((d) => d.row === about.subject && d.points).length;
+  return Math.max(330, Math.min(620, 42 * Math.min(6, numbers) + 44 * Math.min(6, about.clients.rows.length) + (rows > 1 ? 230 : 190)));
+};
+
 cf.overview = () => {
   const words = cf.el("div", { class: "words-of-verdict" }), tiles = cf.el("div"), grid = cf.el("div", { class: "first" });
-  const main = cf.el("div", { class: "card" }), side = cf.el("div", { class: "card" }), below = cf.el("div", { class: "card" });
+  const main = cf.el("div", { class: "card" }), side = cf.el("div", { class: "card" }), clients = cf.el("div", { class: "card" }), below = cf.el("div", { class: "card" });
   const panel = { key: "main", hidden: new Set(), window: 1, limits: null, hovered: null, charts: new Map(), height: 450, zoom: (low, high) => { panel.limits = low == null ? null : [low, high]; chart?.view(); } };
   const parts = { differences: cf.differences(), clients: cf.clients(), classes: cf.classMaps() }, legend = cf.el("div", { class: "legend small" });
   let chart = null;
-  side.append(parts.differences.node, parts.clients.node);
-  below.append(parts.classes.node);
-  grid.append(main, side);
+  side.append(parts.differences.node);
+  const unknown = cf.el("p", { class: "soft unknown" }, 'The recall of every class over time was not recorded; evaluate.measures = ["macro_f1"] records it.');
+  below.append(parts.classes.node, unknown);
+  grid.append(main, side, clients);
   return {
     node: cf.el("div", {}, words, tiles, grid, below),
     update(content) {
@@ -172,17 +182,24 @@ cf.overview = () => {
       main.hidden = !measure;
       if (measure) {
         panel.calendar = about.calendar;
-        if (!chart || chart.title !== measure.title) { chart = new cf.BigChart(measure.title, measure.unit, panel); chart.node.dataset.main = measure.key; main.replaceChildren(chart.node, legend); }
+        if (!chart || chart.title !== measure.title) { chart = new cf.BigChart(measure.title, measure.unit, panel); chart.node.dataset.main = measure.key; main.replaceChildren(chart.node); chart.node.querySelector("figcaption").after(legend); }
         chart.baselines = about.main.baselines;
-        const seeds = about.main.seeds.some((s) => s.length) ? "thin: seeds, thick: mean" : "";
-        chart.node.querySelector("figcaption").replaceChildren(`${measure.title}${measure.unit ? `, ${measure.unit}` : ""} `, cf.el("span", { class: "soft" }, [seeds, about.main.baselines.length ? "grey: baselines" : ""].filter(Boolean).join("; ")));
-        chart.update(measure.curves.map(({ x, y }, k) => ({ x, y, name: content.groups[k].name, style: content.groups[k].style, seeds: about.main.seeds[k] })));
-        legend.replaceChildren(...content.groups.map((group) => cf.el("span", {}, cf.lineSample(group.style), group.name)));
+        const seeds = about.main.seeds.some((s) => s.length) ? "thin: seeds, thick: mean" : "", season = about.main.season > 1 ? `mean of the last ${about.main.season} periods` : "";
+        chart.node.querySelector("figcaption").replaceChildren(`${measure.title}${measure.unit ? `, ${measure.unit}` : ""} `, cf.el("span", { class: "soft" }, [season, seeds, about.main.baselines.length ? "grey: baselines" : ""].filter(Boolean).join("; ")));
+        panel.height = cf.firstHeight(about);
+        chart.update((about.main.curves ?? measure.curves).map(({ x, y }, k) => ({ x, y, name: content.groups[k].name, style: content.groups[k].style, seeds: about.main.seeds[k] })));
+        const baselines = [...about.main.baselines].sort((a, b) => b.y.at(-1) - a.y.at(-1)).map((b) => `${b.title} ${cf.number(b.y.at(-1))}`);
+        const named = [...content.groups].sort((a, b) => cf.finished(b) - cf.finished(a)).slice(0, 24), more = content.groups.length - named.length;
+        legend.replaceChildren(...named.map((group) => cf.el("span", {}, cf.lineSample(group.style), group.name)), ...(more ? [`and ${more} more`] : []), ...(baselines.length ? [cf.el("p", { class: "soft" }, `Grey, in the end from the top: ${baselines.join("; ")}`)] : []));
       }
+      // Without differences the chart has the whole width, and the clients stand below it.
+      (about.differences.length ? side : clients).append(parts.clients.node);
       const has = { differences: about.differences.length, clients: about.clients.rows.length, classes: about.classes.maps.length };
       for (const [name, part] of Object.entries(parts)) { part.node.hidden = !has[name]; if (has[name]) part.update(content); }
-      side.hidden = !has.differences && !has.clients;
-      below.hidden = !has.classes;
+      side.hidden = !has.differences;
+      clients.hidden = side.hidden ? !has.clients : true;
+      below.hidden = !has.classes && measure?.key !== "test_accuracy";
+      unknown.hidden = has.classes;
       grid.classList.toggle("alone", main.hidden || side.hidden);
     },
   };

@@ -16,10 +16,12 @@ from chronofed.reports.groups import Group
 from chronofed.reports.payload import build_payload
 from chronofed.reports.result_columns import result_columns
 from chronofed.reports.styles import COLOURS, DARK
+from chronofed.reports.web.packed import packed
 
 PARTS = (
     "uplot.js",
     "base.js",
+    "packed.js",
     "view.js",
     "picture.js",
     "curves.js",
@@ -91,7 +93,7 @@ def render(groups: Sequence[Group], title: str) -> str:
         f"script-src '{_digest(code)}'",
         style=style(),
         table=_table(groups),
-        content=embedded(content),
+        content=embedded(packed(content)),
         script=code,
     )
 
@@ -99,6 +101,7 @@ def render(groups: Sequence[Group], title: str) -> str:
 def _verdict(about: Mapping[str, Any]) -> str:
     """Render the sentences below the headline, which also stand where no script runs."""
     kinds = [(kind, about[kind]) for kind in ("clear", "unresolved") if about[kind]]
+    kinds += [("failed", reason) for reason in about["failures"]]
     kinds += [("remark", remark) for remark in about["remarks"]]
     return "\n".join(f'<p class="verdict {kind}">{escape(text)}</p>' for kind, text in kinds)
 

@@ -47,7 +47,7 @@ cf.chartPicture = (chart) => {
     pen.fillRect(left, up(mark), right - left, 1);
     write(cf.tick(mark), left - 6, up(mark) + 4, "right");
   }
-  for (const mark of cf.marks(x.min, x.max, 8).filter(Number.isInteger)) write(chart.when(mark), across(mark), bottom + 18, "center");
+  for (const mark of cf.years(chart.panel.calendar) ? chart.splits(x.min, x.max, right - left) : cf.marks(x.min, x.max, 8).filter(Number.isInteger)) write(chart.mark(mark), across(mark), bottom + 18, "center");
   write(chart.below(), (left + right) / 2, bottom + 36, "center");
   const line = (xs, ys, stroke, wide, dash) => {
     Object.assign(pen, { strokeStyle: stroke, lineWidth: wide, dash });

@@ -6,7 +6,7 @@ cf.scenario = () => {
   let all = [], inAll = 0, chosen = 0;
   const about = () => all[chosen], kinds = () => about().classes.length, colour = (k) => cf.kind(k, kinds());
   const clientName = (client) => about().client_names?.[client] ?? `${about().returning ? "client" : "new client"} ${client}`;
-  const className = (k) => (/^\d+$/.test(about().classes[k]) ? `class ${about().classes[k]}` : about().classes[k]);
+  const className = (k) => cf.className(about().classes[k]);
   const classNames = () => about().classes.map((_, k) => className(k));
   // Rounds are counted from 1, as everywhere on the page; a round has the name of its period.
   const calendar = () => { const names = about().period_names ?? []; return names.length && about().rounds % names.length === 0 ? { names, length: about().rounds / names.length, ahead: 0 } : null; };

@@ -11,6 +11,7 @@ cf.summary = () => {
   const draw = (content) => {
     const columns = content.columns.filter((c) => content.groups.some((g) => g.cells[c.key]));
     const numbered = content.groups.map((group, k) => [group, k]);
+    numbered.sort(([a], [b]) => cf.finished(b) - cf.finished(a));
     if (order) numbered.sort(([a], [b]) => order.sign * ((a.cells[order.key]?.mean ?? Infinity) - (b.cells[order.key]?.mean ?? Infinity)));
     const sorter = (c) => cf.el("button", {
       type: "button", class: "sorter", click: () => {
@@ -50,19 +51,31 @@ cf.failure = (group) => {
   return reasons.length ? cf.el("div", { class: "failure" }, reasons.join("; ")) : null;
 };
 
+// Settings that differ: an experiment is a column, or a row where there are many. What all have alike is one column.
 cf.settings = () => {
-  const node = cf.el("div");
+  const node = cf.el("div"), all = cf.el("details", { toggle: () => fill() }, cf.el("summary", {}, "All settings"));
+  let content;
+  const several = (key) => { const values = [...new Set(content.settings.map((s) => s[key] ?? "–"))]; return values.length > 6 ? `${values.slice(0, 6).join("; ")}; … (${values.length} values)` : values.join("; "); };
+  const fill = () => {
+    all.querySelector(".scroll")?.remove();
+    if (!all.open) return;
+    const everything = [...new Set(content.settings.flatMap((s) => Object.keys(s)))];
+    all.append(cf.table(["setting", content.groups.length > 1 ? "value, or all of them" : "value"], everything.map((key) => [key, several(key)]), { label: "Table of all settings", class: "words" }));
+  };
+  const differing = () => {
+    const names = content.groups.map((group) => group.name), differ = Object.entries(content.differences), about = { label: "Table of settings that differ", class: "words" };
+    if (!differ.length) return cf.el("p", { class: "soft" }, names.length > 1 ? "The experiments differ in nothing but their names." : "There is only one experiment.");
+    if (names.length <= 6) return cf.table(["setting", ...names], differ.map(([key, values]) => [key, ...values]), about);
+    const table = cf.table(["experiment", ...differ.map(([key]) => key)], names.map((name, k) => [name, ...differ.map(([, values]) => values[k])]), about);
+    table.classList.add("tall");
+    return table;
+  };
   return {
     node,
-    update(content) {
-      const names = content.groups.map((group) => group.name), differ = Object.entries(content.differences).map(([key, values]) => [key, ...values]);
-      const everything = [...new Set(content.settings.flatMap((s) => Object.keys(s)))];
-      const open = node.querySelector("details")?.open;
-      node.replaceChildren(
-        differ.length ? cf.table(["setting", ...names], differ, { label: "Table of settings that differ", class: "words" })
-          : cf.el("p", { class: "soft" }, names.length > 1 ? "The experiments differ in nothing but their names." : "There is only one experiment."),
-        cf.el("details", { open: Boolean(open) }, cf.el("summary", {}, "All settings"),
-          cf.table(["setting", ...names], everything.map((key) => [key, ...content.settings.map((s) => s[key] ?? "–")]), { label: "Table of all settings", class: "words" })));
+    update(fresh) {
+      content = fresh;
+      node.replaceChildren(differing(), all);
+      fill();
     },
   };
 };
@@ -99,7 +112,17 @@ cf.addSection({
 cf.addSection({
   id: "curves", title: "Curves", has: (content) => content.measures.length, absent: "No evaluation has been recorded yet.",
   about: "Drag to zoom, double-click to show all; bands are one deviation over seeds.",
-  make: () => { const curves = cf.curves(); return { node: cf.el("div", {}, curves.nodes), update: (content) => curves.update({ ...content, calendar: content.overview.calendar }) }; },
+  make: () => {
+    const curves = cf.curves(), note = cf.el("p", { class: "soft thinned" });
+    return {
+      node: cf.el("div", {}, curves.nodes, note),
+      update(content) {
+        const points = content.measures.map((m) => m.points).filter(Boolean);
+        curves.update({ ...content, calendar: content.overview.calendar });
+        note.textContent = points.length ? `Long curves are drawn with ${Math.min(...points)} points${Math.max(...points) > Math.min(...points) ? ` to ${Math.max(...points)}` : ""}; the least and the greatest value of every stretch stay. The runs have all.` : "";
+      },
+    };
+  },
 });
 cf.addSection({
   id: "scenario", title: "Who took part, with what", make: cf.scenario, has: (content) => content.scenarios.length,
@@ -124,6 +147,7 @@ cf.addSection({ id: "environment", title: "Environment", make: cf.environment, h
 
 // Builds all sections; update() shows new content and keeps what the reader chose.
 cf.sections = (root) => {
+  let latest = 0;
   const sections = cf.registered.map(({ id, title, about, make, has, absent }) => {
     const part = make(), missing = cf.el("p", { class: "soft", hidden: true });
     const node = cf.section(id, title, about, part.node, missing);
@@ -132,8 +156,10 @@ cf.sections = (root) => {
   });
   return {
     links: () => cf.el("nav", { "aria-label": "Sections" }, cf.registered.map(({ id, title }) => cf.el("a", { href: `#${id}` }, title))),
+    // The first screen at once, the others in pieces; the promise is kept when all are painted.
     update(content) {
-      for (const { id, node, missing, part, has, absent } of sections) {
+      const mine = ++latest;
+      const fill = ({ id, node, missing, part, has, absent }) => {
         const show = Boolean(has(content));
         missing.hidden = show;
         node.hidden = !show && absent === null;
@@ -142,7 +168,22 @@ cf.sections = (root) => {
         part.node.hidden = !show;
         node.classList.toggle("absent", !show);
         if (show) part.update(content);
+      };
+      function* jobs() {
+        for (const section of sections) {
+          yield () => fill(section);
+          yield* painting();
+          if (section === sections[0]) performance.mark("first-screen");
+        }
       }
+      function* painting() {
+        for (const painter of cf.waiting) {
+          cf.waiting.delete(painter);
+          yield painter.paint;
+        }
+      }
+      cf.waiting ??= new Set();
+      return cf.pieces(jobs(), () => mine === latest).finally(() => { if (mine === latest) cf.waiting = null; });
     },
   };
 };
