@@ -51,6 +51,10 @@ class QuadraticObjective:
     def hessian_product(self, params, batch, spans, v):
         return _at(batch.weight @ batch.x[:, 0], spans) * v
 
+    def gradient_and_products(self, params, batch, spans, vectors):
+        asked = params, batch, spans
+        return self.loss_gradient(*asked), [self.hessian_product(*asked, v) for v in vectors]
+
     def augment(self, x, generator):
         return x
 

@@ -47,6 +47,10 @@ class Separable:
         diagonal = batch.weight @ self.curvatures(params, batch)
         return torch.cat([diagonal[span] for span in spans]) * v
 
+    def gradient_and_products(self, *asked):
+        *asked, vectors = asked
+        return self.loss_gradient(*asked), [self.hessian_product(*asked, v) for v in vectors]
+
     def squared_gradients(self, params, batch: Batch, spans):
         squares = batch.weight @ self.slopes(params, batch).square()
         return torch.cat([squares[span] for span in spans])

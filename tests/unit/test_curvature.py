@@ -75,6 +75,24 @@ def test_hessian_product_is_that_of_the_dense_hessian(small):
     torch.testing.assert_close(product, small.hessian() @ v, **EXACT)
 
 
+def test_gradient_and_products_of_one_pass_are_those_of_single_calls(small):
+    """Over all layers, the first, and the last, whose derivatives need no graph of the body."""
+    batch, names = Batch.mean(small.samples), small.objective.names
+    last = tuple(span for name, span in names.items() if name.startswith("fc."))
+    first = (next(iter(names.values())),)
+    for spans in (small.everything(), first, last):
+        size = small.mean_loss(spans).size
+        vectors = [*torch.randn(2, size, generator=generator(), dtype=torch.float64)]
+        asked = small.params, batch, spans
+        gradient, products = small.mean_loss(spans).gradient_and_products(vectors)
+        torch.testing.assert_close(gradient, small.objective.loss_gradient(*asked), **EXACT)
+        rows = torch.cat([torch.arange(s.start, s.stop) for s in spans])
+        dense = small.hessian()[rows][:, rows]
+        for v, product in zip(vectors, products, strict=True):
+            assert torch.equal(product, small.objective.hessian_product(*asked, v))
+            torch.testing.assert_close(product, dense @ v, **EXACT)
+
+
 def test_exact_is_the_diagonal_of_the_dense_hessian(small):
     torch.testing.assert_close(small.diagonal(Exact()), small.hessian().diagonal(), **EXACT)
 

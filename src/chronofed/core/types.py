@@ -3,7 +3,7 @@
 Shapes are written in comments: ``(d,)`` parameters, ``(n, ...)`` samples, ``(b, ...)`` a mini-batch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
@@ -176,6 +176,12 @@ class Objective(Protocol):
 
     def hessian_product(self, params: Vector, batch: Batch, spans: Spans, v: Vector) -> Vector:
         """Multiply the Hessian of the weighted loss by ``v``, in evaluation mode."""
+        ...
+
+    def gradient_and_products(
+        self, params: Vector, batch: Batch, spans: Spans, vectors: Sequence[Vector]
+    ) -> tuple[Vector, list[Vector]]:
+        """Compute ``loss_gradient`` and a ``hessian_product`` for each vector together."""
         ...
 
     def input_gradient(self, params: Vector, x: Tensor, y: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ STEPS = frozenset(
         "squared_gradients",
         "gradient_moments",
         "hessian_product",
+        "gradient_and_products",
         "input_gradient",
     }
 )

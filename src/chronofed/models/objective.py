@@ -1,7 +1,7 @@
 """A torch module with a loss as an objective in a flat parameter vector."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Generator, Tensor, inference_mode, nn, no_grad
@@ -196,13 +196,22 @@ class TorchObjective:
 
     def hessian_product(self, params: Vector, batch: Batch, spans: Spans, v: Vector) -> Vector:
         """Hessian of the weighted loss in ``spans``, times ``v``, in evaluation mode."""
-        total = torch.zeros_like(v)
+        return self.gradient_and_products(params, batch, spans, [v])[1][0]
+
+    def gradient_and_products(
+        self, params: Vector, batch: Batch, spans: Spans, vectors: Sequence[Vector]
+    ) -> tuple[Vector, list[Vector]]:
+        """Gradient of the weighted loss in ``spans``, and its Hessian times each vector, from one pass."""
+        gradient = torch.zeros_like(take(params, spans))
+        products = [torch.zeros_like(v) for v in vectors]
         for part in _chunks(batch):
             value, chosen = self._loss(params, spans, part)
-            first = torch.autograd.grad(value, chosen, create_graph=True, materialize_grads=True)
-            slope = torch.cat([g.reshape(-1) for g in first]) @ v
-            total.add_(_flat_gradient(slope, chosen))
-        return total
+            parts = torch.autograd.grad(value, chosen, create_graph=True, materialize_grads=True)
+            first = torch.cat([g.reshape(-1) for g in parts])
+            gradient.add_(first.detach())
+            for v, product in zip(vectors, products, strict=True):
+                product.add_(_flat_gradient(first @ v, chosen, again=True))
+        return gradient, products
 
     def input_gradient(self, params: Vector, x: Tensor, y: Tensor) -> Tensor:
         """Gradient of every sample's own loss in its encoded input, in evaluation mode."""
@@ -302,15 +311,15 @@ class TorchObjective:
             raise UserCodeError(_fails(x, error), user_traceback(error)) from error
         return output
 
-    def _weighted(self, batch: Batch) -> Tensor:
-        """Weighted loss in the module's current mode."""
-        losses = self._losses(batch)
+    def _weighted(self, batch: Batch, outputs: Tensor | None = None) -> Tensor:
+        """Weighted loss in the module's current mode; the outputs may be known already."""
+        losses = self._losses(batch, outputs)
         return losses @ batch.weight.to(losses)
 
-    def _losses(self, batch: Batch) -> Tensor:
-        """Loss of every sample in the module's current mode."""
-        outputs = shifted(self._forward(batch.x), batch)
-        return self.loss(outputs, batch.y.to(self.device))
+    def _losses(self, batch: Batch, outputs: Tensor | None = None) -> Tensor:
+        """Loss of every sample in the module's current mode; the outputs may be known already."""
+        found = self._forward(batch.x) if outputs is None else outputs
+        return self.loss(shifted(found, batch), batch.y.to(self.device))
 
     def _only_last(self, spans: Spans) -> bool:
         """Check for the last layer alone, of a model of this package: its gradients need no backward pass."""
@@ -352,8 +361,16 @@ class TorchObjective:
 
     def _loss(self, params: Vector, spans: Spans, batch: Batch) -> tuple[Tensor, list[Tensor]]:
         self._evaluating(params)
-        named = dict(self.flat.module.named_parameters())
-        return self._weighted(batch), [named[n] for n in self._names_in(spans)]
+        module = self.flat.module
+        named = dict(module.named_parameters())
+        chosen: list[Tensor] = [named[n] for n in self._names_in(spans)]
+        if not self._only_last(spans):
+            return self._weighted(batch), chosen
+        # Derivatives in the last layer do not need the body's graph.
+        assert isinstance(module, Classifier | ResNet)
+        with no_grad():
+            seen = module.embed(self._placed(batch.x))
+        return self._weighted(batch, module.fc(seen)), chosen
 
 
 def _batch_norms(module: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
@@ -386,8 +403,8 @@ def _fitting(numbers: int) -> int:
     return max(1, min(CHUNK_SAMPLES, MAX_GRADIENT_NUMBERS // max(1, numbers)))
 
 
-def _flat_gradient(value: Tensor, chosen: list[Tensor]) -> Vector:
-    parts = torch.autograd.grad(value, chosen, materialize_grads=True)
+def _flat_gradient(value: Tensor, chosen: list[Tensor], *, again: bool = False) -> Vector:
+    parts = torch.autograd.grad(value, chosen, materialize_grads=True, retain_graph=again)
     return torch.cat([part.reshape(-1) for part in parts])
 
 

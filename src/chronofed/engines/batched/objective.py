@@ -1,6 +1,6 @@
 """The objective of many clients at once, as far as memories use it after training."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Generator, Tensor
@@ -95,6 +95,12 @@ class BatchedObjective:
     def hessian_product(self, params: Tensor, batch: Batch, spans: Spans, v: Tensor) -> Tensor:
         """Refuse."""
         raise _single("hessian_product")
+
+    def gradient_and_products(
+        self, params: Tensor, batch: Batch, spans: Spans, vectors: Sequence[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Refuse."""
+        raise _single("gradient_and_products")
 
     def input_gradient(self, params: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Refuse."""

@@ -1,5 +1,6 @@
 """An objective of which a client trains a part: every parameter is scaled, or held at a value."""
 
+from collections.abc import Sequence
 from copy import copy
 from typing import Any, cast
 
@@ -76,6 +77,16 @@ class ScaledObjective:
         """Multiply the Hessian by ``v``."""
         scale = take(self._scale, spans)
         return scale * self._objective.hessian_product(self.point(params), batch, spans, scale * v)
+
+    def gradient_and_products(
+        self, params: Vector, batch: Batch, spans: Spans, vectors: Sequence[Vector]
+    ) -> tuple[Vector, list[Vector]]:
+        """Compute the gradient and Hessian products together."""
+        scale = take(self._scale, spans)
+        first, products = self._objective.gradient_and_products(
+            self.point(params), batch, spans, [scale * v for v in vectors]
+        )
+        return scale * first, [scale * product for product in products]
 
     def logits(self, params: Vector, x: Tensor) -> Tensor:
         """Return the outputs."""

@@ -1,6 +1,6 @@
 """The quadratic function of a noisy quadratic model, as an objective of the training loop."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -95,6 +95,13 @@ class Parabola:
             whole[span] = part
         product = batch.weight.sum() * (self.matrix @ whole)
         return torch.cat([product[span] for span in spans])
+
+    def gradient_and_products(
+        self, params: Vector, batch: Batch, spans: Spans, vectors: Sequence[Vector]
+    ) -> tuple[Vector, list[Vector]]:
+        """Return :meth:`loss_gradient` and a :meth:`hessian_product` for each vector."""
+        asked = params, batch, spans
+        return self.loss_gradient(*asked), [self.hessian_product(*asked, v) for v in vectors]
 
     def input_gradient(self, params: Vector, x: Tensor, y: Tensor) -> Tensor:
         """Return the parameters, for every sample."""

@@ -1,6 +1,7 @@
 """The contract of a curvature."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -41,6 +42,16 @@ class MeanLoss:
         """Multiply the Hessian by ``v``."""
         batch = Batch.mean(self.samples)
         return self.objective.hessian_product(self.params, batch, self.spans, v)
+
+    def gradient_and_products(self, vectors: Sequence[Vector]) -> tuple[Vector, list[Vector]]:
+        """Compute the gradient, and multiply the Hessian by each vector, in one pass over the samples."""
+        batch = Batch.mean(self.samples)
+        return self.objective.gradient_and_products(self.params, batch, self.spans, vectors)
+
+    @property
+    def size(self) -> int:
+        """Number of parameters in the spans."""
+        return sum(span.stop - span.start for span in self.spans)
 
 
 class Curvature(Kind):

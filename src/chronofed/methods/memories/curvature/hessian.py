@@ -28,11 +28,12 @@ class Hutchinson(Curvature, tag="hutchinson"):
 
     def expand(self, loss: MeanLoss, generator: Generator) -> tuple[Vector, Vector]:
         """Average over the probes."""
-        gradient = loss.gradient()
+        drawn = torch.randint(2, (self.probes, loss.size), generator=generator)
+        signs = [*drawn.to(loss.params).mul_(2).sub_(1)]
+        gradient, products = loss.gradient_and_products(signs)
         total = torch.zeros_like(gradient)
-        for _ in range(self.probes):
-            signs = torch.randint(2, total.shape, generator=generator).to(total).mul_(2).sub_(1)
-            total.addcmul_(signs, loss.hessian_product(signs))
+        for sign, product in zip(signs, products, strict=True):
+            total.addcmul_(sign, product)
         return gradient, total.div_(self.probes)
 
 
