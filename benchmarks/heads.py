@@ -1,7 +1,7 @@
 """Heads, the mean of models, local losses and server steps, against FedAvg and CFL-Core-Set; prints tables.
 
     python benchmarks/heads.py shares [--seeds 5] [--jobs 2] [--folder runs/heads] [--only FedAvg head]
-    python benchmarks/heads.py cifar cifar-symmetric --data FOLDER [--rounds 1000]
+    python benchmarks/heads.py cifar cifar-symmetric --data FOLDER [--rounds 1500]
 
 ``shares`` and ``symmetric``: the images that come with the package in the paper's scenario, with either Dirichlet prior
 (examples/demo.toml). ``stateless``: the same images with new clients in every round. ``cifar``,
@@ -32,7 +32,7 @@ from chronofed.training.paired import holm, paired
 METHODS = tomllib.loads((Path(__file__).with_suffix(".toml")).read_text())
 COMMON = ["data.validation=0.2", "evaluate.seen=0", "evaluate.periods='off'"]
 NEW_CLIENTS = "scenario={kind='stateless', clients=7, client_alpha=0.2}"
-ROUNDS = {"images": 100, "cifar": 1000}
+ROUNDS = {"images": 100, "cifar": 1500}
 RATES = {"images": (0.02, 0.05, 0.15), "cifar": (0.1, 0.2, 0.4)}
 # Samples of a core set.
 KEPT = {"images": 20, "cifar": 100}

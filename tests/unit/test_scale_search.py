@@ -93,7 +93,7 @@ def test_the_scale_of_two_cores():
     priors = [cells["FedAvg", c].scenario.prior for c in ("alpha 0.1", "alpha 0.1, shares")]
     assert priors == ["symmetric", "shares"]
     for one in cells.values():
-        assert (one.evaluate.sample, one.evaluate.past_at, one.rounds) == (2000, "last", 1000)
+        assert (one.evaluate.sample, one.evaluate.past_at, one.rounds) == (2000, "last", 1500)
         assert one.train.schedule.rounds == one.rounds
     methods = load("table-methods")
     assert methods.headings("cpu") == ["Fashion-MNIST", "CIFAR-10", "CIFAR-100"]
