@@ -16,7 +16,8 @@ from tests.helpers.trial import NEEDS_FLOWER, NEEDS_NGINX, differences, small, u
 
 pytestmark = [NEEDS_FLOWER, NEEDS_NGINX]
 
-NODES, CLIENTS, ROUNDS, KILLS, BATCHES, SEED = 4, 5, 6, 10, 2, 19
+# Six rounds ended before the last kill on a fast machine; forty last several times as long as the kills.
+NODES, CLIENTS, ROUNDS, KILLS, BATCHES, SEED = 4, 5, 40, 10, 2, 19
 EXPERIMENT = small(rounds=ROUNDS, scenario=Subsets(clients=CLIENTS, subsets=4))
 
 
@@ -49,7 +50,12 @@ class Killer:
         pause = self.random.uniform(0.0, 6.0)
         end = time.monotonic() + pause
         self.fleet.wait(lambda: time.monotonic() > end, "the next instant")
-        self.fleet.wait(lambda: getattr(self, f"_{kind}")(), f"something to kill: {kind}")
+
+        def hit() -> bool:
+            assert not self.fleet.finished, f"the run ended after {len(self.done)} kills"
+            return getattr(self, f"_{kind}")()
+
+        self.fleet.wait(hit, f"something to kill: {kind}")
 
     def _hit(self, kind: str, name: str, what: str, pids: list[int | None]) -> bool:
         present = time.time()

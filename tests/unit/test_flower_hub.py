@@ -15,7 +15,16 @@ from chronofed.cli.main import main
 from chronofed.core.errors import RunError, SpecError
 from chronofed.flower import node_service, proxy
 from chronofed.flower.connections import read_connections
-from chronofed.flower.hub import NODE_KEY, Hub, HubSettings, KnownNode, read_node
+from chronofed.flower.hub import (
+    EXCLUDED,
+    HUB_LOG,
+    NODE_KEY,
+    STARTS,
+    Hub,
+    HubSettings,
+    KnownNode,
+    read_node,
+)
 from chronofed.flower.hub_status import Follower, describe, duration, read_status
 from chronofed.flower.keys import (
     CA,
@@ -377,6 +386,17 @@ def test_the_status_says_who_was_seen_and_what_went_wrong(busy):
     text = "\n".join(status.lines())
     for piece in ("2 of 10 rounds done", "about 32 s left", "never", "strangers: 1"):
         assert piece in text
+
+
+def test_an_excluded_node_misses_later_rounds_and_has_no_other_problem(busy):
+    """Until the hub starts again, which lets it in."""
+    log, run = busy.path / HUB_LOG, busy.run / "events.jsonl"
+    write_lines(log, {"event": "hub", "message": STARTS, "time": 1.0})
+    write_lines(log, {"event": EXCLUDED, "name": "b", "message": "too much", "time": 3.0})
+    write_lines(run, REFUSED, {"event": "missing", "round": 2, "client": 1, "time": 4.0})
+    assert read_status(busy).nodes[1].problem == "excluded node b: too much"
+    write_lines(log, {"event": "hub", "message": STARTS, "time": 5.0})
+    assert read_status(busy).nodes[1].problem == "round 2: missing client 1"
 
 
 def line(node, at, call="send-node-heartbeat", status=200):

@@ -27,6 +27,8 @@ from chronofed.runs.json_files import read_json
 SETTINGS, NODES, NODE, NODE_KEY = "hub.json", "nodes.json", "node.json", "node.key"
 HUB_LOG = "hub.jsonl"
 """What the hub has started, started again, let in and excluded."""
+STARTS, EXCLUDED = "the hub starts", "excluded"
+"""A message in this log, and the kind of an event: the hub refuses a node until it is started again."""
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 

@@ -19,7 +19,7 @@ from chronofed.flower import proxy
 from chronofed.flower.allowance import Excess, stored_bytes
 from chronofed.flower.app import new_app
 from chronofed.flower.commands import Operator
-from chronofed.flower.hub import HUB_LOG, NODES, Hub
+from chronofed.flower.hub import EXCLUDED, HUB_LOG, NODES, STARTS, Hub
 from chronofed.flower.keys import CA, CERTIFICATE, INNER, expires, key_header
 from chronofed.flower.local import CONNECTION
 from chronofed.flower.processes import (
@@ -97,7 +97,7 @@ class HubService:
         self._stack.callback(shutil.rmtree, self._waiting.parent, ignore_errors=True)
         self._stack.callback(self._resident.close)
         self._stack.enter_context(self.processes)
-        self.say("the hub starts")
+        self.say(STARTS)
         try:
             self._resident.start(self.processes)
             self._renew_in_time()
@@ -114,18 +114,19 @@ class HubService:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def say(self, line: str, **about: str) -> None:
+    def say(self, line: str, event: str = "hub", **about: str) -> None:
         """Tell the operator something in one line, and keep it for the status.
 
         Args:
             line: The line.
+            event: Kind of the event.
             about: ``name`` of the node that it is about, to be shown beside it.
         """
         self._say(line)
-        event = {"time": round(time.time(), 3), "event": "hub", **about, "message": line}
+        known = {"time": round(time.time(), 3), "event": event, **about, "message": line}
         # A full disk must not stop what still works.
         with suppress(OSError, ChronofedError):
-            append_line(self.hub.path / HUB_LOG, json.dumps(event).encode())
+            append_line(self.hub.path / HUB_LOG, json.dumps(known).encode())
 
     def start_link(self) -> None:
         """Start the SuperLink and wait until it listens, on the loopback interface only."""
@@ -264,6 +265,7 @@ class HubService:
             self.say(
                 f"node {name} has sent {sent / 2**20:.0f} MB, far more than its orders allow; "
                 "it is refused until the hub is started again",
+                EXCLUDED,
                 name=name,
             )
         if found:

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from chronofed.flower.connections import Event, read_connections, read_lines
-from chronofed.flower.hub import HUB_LOG, Hub
+from chronofed.flower.hub import EXCLUDED, HUB_LOG, STARTS, Hub
 from chronofed.flower.keys import CERTIFICATE, expires
 from chronofed.runs import RunDirectory
 from chronofed.runs.load_spec import load_settings
@@ -31,7 +31,7 @@ class NodeStatus:
         round: The last round in which its reply was accepted; ``None`` before the first.
         refused: Number of replies that were refused.
         restored: The last time that its state was behind or ahead of the server's; empty if it never was.
-        problem: The last thing that went wrong with it.
+        problem: The last thing that went wrong with it, or why the hub refuses it.
     """
 
     name: str
@@ -165,7 +165,10 @@ def _node(
     refused = sum(e["event"] == "refused" for e in own)
     restored = [e for e in own if e["event"] in RESTORED]
     last = f"{restored[-1]['event']} in round {restored[-1]['round']}" if restored else ""
-    problem = describe(wrong[-1]) if wrong else ""
+    # A node that the hub refuses misses every later round; that is no other problem.
+    since = max((e["time"] for e in events if e.get("message") == STARTS), default=0.0)
+    excluded = [e for e in wrong if e["event"] == EXCLUDED and e["time"] >= since]
+    problem = describe((excluded or wrong)[-1]) if wrong else ""
     return NodeStatus(name, client, seen, max(rounds, default=None), refused, last, problem)
 
 
