@@ -149,7 +149,7 @@ def main():
     parser.add_argument("federations", choices=list(FEDERATIONS), nargs="+")
     parser.add_argument("--data", type=Path, help="folder of data files")
     parser.add_argument("--only", nargs="*", choices=list(METHODS), default=list(METHODS))
-    parser.add_argument("--rounds", type=int, help="instead of 100, or 1000 of CIFAR-10")
+    parser.add_argument("--rounds", type=int, help="instead of 100, or 1500 of CIFAR-10")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--folder", type=Path, default=Path("runs/heads"))

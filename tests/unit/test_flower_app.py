@@ -245,7 +245,7 @@ def test_where_nobody_forks_flowers_own_program_is_started(launcher):
 
 
 HOST = """
-import os, signal, sys, time, types
+import os, signal, subprocess, sys, time, types
 from importlib.metadata import EntryPoint
 
 from chronofed.flower import prefork
@@ -254,6 +254,9 @@ def entry():
     print("forked", sys.argv, flush=True)
     if sys.argv[0] in prefork.STAYING:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+        if "--child" in sys.argv:
+            subprocess.Popen(["sleep", "600"])
+            time.sleep(0.5)
         print(os.getpid(), flush=True)
         time.sleep(600)
     raise SystemExit(0)
@@ -261,7 +264,7 @@ def entry():
 stand_in = types.ModuleType("stand_in")
 stand_in.entry = entry
 sys.modules["stand_in"] = stand_in
-prefork.PRELOAD = ()
+prefork.PRELOAD, prefork.LOOK_S, prefork.STARTING_LOOKS = (), 0.05, 600
 prefork._entry = lambda name: EntryPoint(name, "stand_in:entry", "console_scripts")
 prefork.main(sys.argv[1])
 """
@@ -341,6 +344,14 @@ def test_a_superexec_that_ends_takes_its_supernode_with_it(host, victim):
     node, fork = begun(sys.executable, "-c", DEAF_NODE, host / "flower-superexec")
     os.kill(fork if victim == "fork" else launcher_below(node), signal.SIGKILL)
     assert node.wait(60) == -signal.SIGTERM
+    wait_for_end(fork)
+
+
+def test_a_supernode_ends_in_order_when_its_superexec_and_the_launcher_are_killed_at_once(host):
+    process, fork = begun(host / "flower-supernode", "--child")
+    (child,) = Path(f"/proc/{fork}/task/{fork}/children").read_text().split()
+    os.kill(int(child), signal.SIGKILL)
+    assert process.wait(60) == 7
     wait_for_end(fork)
 
 

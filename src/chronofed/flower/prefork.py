@@ -17,6 +17,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -24,11 +25,15 @@ from threading import Event, Thread
 
 from chronofed.core.errors import MissingExtraError
 from chronofed.flower.launchers import APPS, STAYING
-from chronofed.flower.processes import exit_with_flower
+from chronofed.flower.processes import LOOKS, exit_with_flower, is_alone
 
 PROGRAMS = (*APPS, *STAYING)
 PRELOAD = ("chronofed.flower.client_app", "flwr.app", "flwr.clientapp", "flwr.serverapp")
 """Modules that the prefork server imports. None imports torch: the worker of the machine has it."""
+LOOK_S = 1.0
+"""Seconds between two looks of a SuperNode for its SuperExec."""
+STARTING_LOOKS = 60
+"""Looks without one after which it counts as lost, if there was none yet."""
 MAX_COMMAND_BYTES = 1 << 16
 PR_SET_NAME = 15
 """Option of Linux's ``prctl``: the name of this process for ``ps`` and ``top``."""
@@ -97,6 +102,8 @@ def _run_program(
         if command[0] in STAYING:
             watched = (launcher, command, ends)
             Thread(target=_exit_with_launcher, args=watched, daemon=True).start()
+        if command[0] == "flower-supernode":
+            Thread(target=_end_without_superexec, daemon=True).start()
         entry.load()()
         code = 0
     except SystemExit as end:
@@ -123,6 +130,19 @@ def _exit_with_launcher(launcher: socket.socket, command: list[str], ends: Event
         with suppress(OSError, ValueError):
             os.kill(int(command[command.index("--parent-pid") + 1]), signal.SIGTERM)
     os._exit(1)
+
+
+def _end_without_superexec() -> None:
+    """End this SuperNode in order when its SuperExec is gone, in whose place it would wait for ever.
+
+    The SuperExec's launcher and its fork see to that when one of them ends, but not if both are killed at once.
+    """
+    alone, least = 0, STARTING_LOOKS
+    while alone < least:
+        time.sleep(LOOK_S)
+        alone = alone + 1 if is_alone(os.getpid()) else 0
+        least = least if alone else LOOKS
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _call_me(name: str) -> None:

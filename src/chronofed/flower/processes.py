@@ -142,15 +142,7 @@ class Processes:
 
     def _is_alone(self, name: str) -> bool:
         process = self._running.get(name)
-        if process is None or process.poll() is not None:
-            return False
-        lists = list(Path(f"/proc/{process.pid}/task").glob("*/children"))
-        try:
-            listed = [child for path in lists for child in path.read_text().split()]
-        except OSError:
-            # A thread has ended meanwhile.
-            return False
-        return bool(lists) and not any(_runs(int(child)) for child in listed)
+        return process is not None and process.poll() is None and is_alone(process.pid)
 
     def check(self) -> None:
         """Raise if a program has ended by itself.
@@ -237,6 +229,17 @@ def _exists(process: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def is_alone(process: int) -> bool:
+    """Tell if a process seems to have no child that runs."""
+    lists = list(Path(f"/proc/{process}/task").glob("*/children"))
+    try:
+        listed = [child for path in lists for child in path.read_text().split()]
+    except OSError:
+        # A thread has ended meanwhile.
+        return False
+    return bool(lists) and not any(_runs(int(child)) for child in listed)
 
 
 def _runs(process: int) -> bool:
