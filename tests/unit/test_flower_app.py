@@ -355,6 +355,39 @@ def test_a_supernode_ends_in_order_when_its_superexec_and_the_launcher_are_kille
     wait_for_end(fork)
 
 
+def test_a_supernode_whose_app_was_killed_ends_in_order_unless_another_app_comes(monkeypatch):
+    """Flower does not answer in the place of an app that had not fetched its message yet."""
+    ended, told, now = [], [], [0.0]
+
+    def reap(*_):
+        return ended.pop() if ended else (0, 0)
+
+    monkeypatch.setattr(prefork.os, "waitpid", reap)
+    monkeypatch.setattr(prefork.os, "kill", lambda *sent: told.append(sent))
+    monkeypatch.setattr(prefork.time, "monotonic", lambda: now[0])
+    forks = prefork.Forks()
+    for number, port in ((1, "70"), (2, "71")):
+        forks.add(number, ["flower-supernode", "--port", port])
+    app = ["flwr-clientapp", "--runtime-api-address", "127.0.0.1:70", "--token", "x"]
+    for number, status, successor in (
+        (3, 0, None),
+        (4, signal.SIGKILL, 5),
+        (6, signal.SIGKILL, None),
+    ):
+        forks.add(number, app)
+        ended.append((number, status))
+        forks.tend()
+        if successor is not None:
+            forks.add(successor, app)
+        assert told == []
+        now[0] += prefork.ANSWER_S + 1
+        forks.tend()
+    assert told == [(1, signal.SIGTERM)]
+    now[0] += prefork.ANSWER_S + 1
+    forks.tend()
+    assert len(told) == 1
+
+
 def test_a_superexec_that_was_asked_to_end_leaves_its_supernode(host):
     node, fork = begun(sys.executable, "-c", NODE, host / "flower-superexec")
     os.kill(launcher_below(node), signal.SIGTERM)

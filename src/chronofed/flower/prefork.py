@@ -31,7 +31,11 @@ PROGRAMS = (*APPS, *STAYING)
 PRELOAD = ("chronofed.flower.client_app", "flwr.app", "flwr.clientapp", "flwr.serverapp")
 """Modules that the prefork server imports. None imports torch: the worker of the machine has it."""
 LOOK_S = 1.0
-"""Seconds between two looks of a SuperNode for its SuperExec."""
+"""Seconds between two looks of a SuperNode for its SuperExec, and of this process for forks that have ended."""
+ANSWER_S = 75.0
+"""Seconds after which Flower has answered in the place of an app that was killed, if it does: it takes 60."""
+RUNTIME = "--runtime-api-address"
+"""Option of an app: the address of the SuperNode, or of the SuperLink, that it belongs to."""
 STARTING_LOOKS = 60
 """Looks without one after which it counts as lost, if there was none yet."""
 MAX_COMMAND_BYTES = 1 << 16
@@ -47,15 +51,59 @@ def main(address: str, *modules: str) -> None:
     # Pages of what was imported stay shared if no fork ever counts references to find garbage there.
     gc.collect()
     gc.freeze()
-    # Let the system reap forks that have ended.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    forks = Forks()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen(128)
+        listener.settimeout(LOOK_S)
         while True:
-            connection, _ = listener.accept()
-            with connection:
-                _serve(connection, listener, known)
+            with suppress(TimeoutError):
+                connection, _ = listener.accept()
+                with connection:
+                    _serve(connection, listener, known, forks)
+            forks.tend()
+
+
+class Forks:
+    """The forks of this process that run.
+
+    A SuperNode waits for the answer of the app that has its message. Flower answers in the place of an app that
+    was killed, but not if it had not fetched the message yet: then the SuperNode waits for ever. So it is ended
+    in order, to be started again, if no other app of it was started for a while.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[int, list[str]] = {}
+        self._killed: dict[str, float] = {}
+
+    def add(self, process: int, command: list[str]) -> None:
+        """Note a fork that has started."""
+        self._running[process] = command
+        if command[0] in APPS:
+            self._killed.pop(_value(command, RUNTIME), None)
+
+    def tend(self) -> None:
+        """Reap forks that have ended, and end SuperNodes that wait in vain."""
+        with suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                command = self._running.pop(found[0], [""])
+                if command[0] in APPS and os.WIFSIGNALED(found[1]):
+                    self._killed[_value(command, RUNTIME)] = time.monotonic()
+        for address, at in list(self._killed.items()):
+            if time.monotonic() - at > ANSWER_S:
+                del self._killed[address]
+                self._end_supernode(address.rpartition(":")[2])
+
+    def _end_supernode(self, port: str) -> None:
+        for process, command in self._running.items():
+            if command[0] == "flower-supernode" and _value(command, "--port") == port:
+                os.kill(process, signal.SIGTERM)
+
+
+def _value(command: list[str], option: str) -> str:
+    """Return the value of an option of a command; empty if it has none."""
+    _, *after = command[command.index(option) :] if option in command else [option]
+    return after[0] if after else ""
 
 
 def _entry(name: str) -> EntryPoint:
@@ -66,7 +114,10 @@ def _entry(name: str) -> EntryPoint:
 
 
 def _serve(
-    connection: socket.socket, listener: socket.socket, known: dict[str, EntryPoint]
+    connection: socket.socket,
+    listener: socket.socket,
+    known: dict[str, EntryPoint],
+    forks: Forks,
 ) -> None:
     content, files, _, _ = socket.recv_fds(connection, MAX_COMMAND_BYTES, 2)
     try:
@@ -75,6 +126,7 @@ def _serve(
         if fork == 0:
             listener.close()
             _run_program(known[name], [name, *arguments], files, connection)
+        forks.add(fork, [name, *arguments])
         connection.sendall(f"+{fork}\n".encode())
     except (ValueError, OSError):
         # Without an answer, the launcher starts Flower's program itself.
@@ -90,7 +142,6 @@ def _run_program(
     """Run Flower's program in the fork; never return."""
     code, ends = 1, Event()
     try:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
         _call_me(command[0])
         for number, file in enumerate(files, start=1):
